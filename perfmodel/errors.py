@@ -1,0 +1,84 @@
+"""Every error a caller may want to catch, and the exit code the command line gives it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PerfmodelError(Exception):
+    """Base of every error raised on purpose by this project."""
+
+    exit_code = 1
+
+
+class UsageError(PerfmodelError):
+    """The caller gave something that cannot be used; the message names it and the fix."""
+
+    exit_code = 2
+
+
+class UnknownGpuError(UsageError):
+    """No device of that name is known."""
+
+
+class AmbiguousGpuError(UsageError):
+    """Several devices go by that name."""
+
+
+class InvalidGpuSpecError(UsageError):
+    """A device description has a missing, foreign or impossible field."""
+
+
+class InvalidProblemError(UsageError):
+    """A problem's sizes, layouts or strides make no sense together."""
+
+
+class UnknownDtypeError(UsageError):
+    """No data type of that name is known."""
+
+
+class UnsupportedDtypeError(UsageError):
+    """The device has no arithmetic for that data type."""
+
+
+class InvalidConfigError(UsageError):
+    """A tile configuration has an unknown key or an impossible value."""
+
+
+class IllegalConfigError(UsageError):
+    """A well-formed tile configuration cannot be launched on that device."""
+
+
+class DataError(UsageError):
+    """A data file cannot be used as it is."""
+
+
+class SchemaMismatchError(DataError):
+    """A data or model file was written under another schema."""
+
+
+class CorruptFileError(DataError):
+    """A file is truncated, tampered with, or not what its name says."""
+
+
+class MissingDataError(DataError):
+    """Data that this step needs has not been imported."""
+
+
+class ModelFileError(DataError):
+    """A model file cannot be loaded."""
+
+
+class NotInstalledError(UsageError):
+    """An optional part of the installation is needed for this step."""
+
+
+class RunFailedError(PerfmodelError):
+    """The request was sound, but carrying it out failed."""
+
+
+def closest(name: str, allowed: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest allowed name, or an empty string."""
+    found = difflib.get_close_matches(name.lower(), list(allowed), n=1, cutoff=0.6)
+    return f" (did you mean {found[0]!r}?)" if found else ""
