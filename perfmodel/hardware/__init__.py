@@ -1,0 +1,1 @@
+"""GPUs as frozen specs: one exact device each, every number with its source."""

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn
+
+
+class ReadOnlyMap(dict[str, Any]):
+    """A dict that cannot be changed: hashable, and it survives copying and worker processes."""
+
+    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
+        raise TypeError("a Gpu is frozen; use dataclasses.replace to make another")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type[ReadOnlyMap], tuple[dict[str, Any]]]:
+        return ReadOnlyMap, (dict(self),)
 
 
 @dataclass(frozen=True)
 class Gpu:
     """One exact device: units in the names, dense peaks only, ``None`` where no source says.
 
-    ``tensor_tflops`` and ``plain_tflops`` map a dtype's short name to the dense peak at
-    ``boost_clock_mhz``, on tensor (matrix) units and on ordinary lanes; an absent dtype is one the
-    device has no arithmetic for. ``sources`` maps a field name to where its number comes from.
+    ``tensor_tflops`` maps a dtype's short name to the dense peak of the tensor (matrix) units at
+    ``boost_clock_mhz``, accumulating in 32 bits; ``plain_tflops`` the peak of the ordinary lanes as
+    its maker states it, a fused multiply-add counting as two. An absent dtype is one the device has
+    no arithmetic for.
+
+    ``boost_clock_mhz`` is the clock behind the stated tensor peaks. Some makers let other work run
+    faster: an H100 SXM5's tensor peaks are stated at 1830 MHz and its FP32 peak at 1980 MHz, so
+    ``max_clock_mhz`` is the ceiling for anything that must never be exceeded.
+
+    ``sources`` maps a field name, or ``field.key`` for one entry of a table, to where its number
+    comes from; ask through `source_of`.
     """
 
     name: str
@@ -30,7 +55,7 @@ class Gpu:
     sfu_ops_per_clock_per_sm: float | None
     # memory
     memory_bytes: int
-    memory_clock_mhz: float | None
+    memory_clock_mhz: float | None  # as drivers report it: half the data rate of HBM and GDDR6
     dram_bandwidth_gb_per_s: float
     l2_bytes: int
     l2_bandwidth_gb_per_s: float | None
@@ -38,7 +63,7 @@ class Gpu:
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
     smem_per_block_optin_bytes: int
-    registers_per_sm: int
+    registers_per_sm: int  # 32-bit
     registers_per_thread_max: int
     threads_per_sm: int
     threads_per_block_max: int
@@ -54,3 +79,23 @@ class Gpu:
     driver_names: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+    family: str | None = None  # marketing generation; ask `capabilities` what the device can do
+    max_clock_mhz: float | None = None
+    plain_flops_per_clock_per_sm: Mapping[str, float] = field(default_factory=dict)
+    memory_bus_bits: int | None = None
+    last_level_cache_bytes: int | None = None  # a cache behind L2 (AMD Infinity Cache)
+    smem_reserved_per_block_bytes: int | None = None  # taken by the system from smem_per_sm_bytes
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Mapping) and not isinstance(value, ReadOnlyMap):
+                object.__setattr__(self, item.name, ReadOnlyMap(value))
+
+    def source_of(self, name: str) -> str | None:
+        """Return where the number ``name`` (``sm_count``, ``tensor_tflops.bf16``) comes from."""
+        return self.sources.get(name) or self.sources.get(name.partition(".")[0])
+
+    def can(self, capability: str) -> bool:
+        """Return whether the device has ``capability`` (``wgmma``, ``tma``, ``tmem`` ...)."""
+        return self.capabilities.get(capability, False)
