@@ -1,0 +1,48 @@
+"""Triton where it is installed; elsewhere a stand-in, so that kernel modules import anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from perfmodel.errors import NotInstalledError
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = None
+    tl = None
+
+INSTALLED = triton is not None
+"""Whether kernels of this process can be compiled."""
+
+
+class MissingKernel:
+    """Takes the place of a compiled kernel and says what to install on any use."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getitem__(self, grid: Any) -> NoReturn:
+        self.fail()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self.fail()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # pickling, copying and inspection probe for these
+            raise AttributeError(name)
+        self.fail()
+
+    def fail(self) -> NoReturn:
+        """Raise the error that names the missing extra."""
+        raise NotInstalledError(
+            f"kernel {self._name!r} needs Triton, which is not installed; "
+            "install it with: pip install 'perfmodel[triton]'"
+        )
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Decorate a kernel: ``triton.jit``, or a :class:`MissingKernel` where Triton is absent."""
+    return MissingKernel(function.__name__) if triton is None else triton.jit(function)
