@@ -1,0 +1,144 @@
+"""``Work`` on a ``Gpu`` becomes an ``Estimate``: pure functions, one launch a row.
+
+Each SM is a server of several resources (matrix units, ordinary lanes, shared memory, load
+issue, its share of L2). A trip of the main loop takes the busiest of them, or the memory latency
+that too few loads in flight leave exposed. CTAs run in waves; DRAM serves the launch as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.analytic.pipeline import exposed_latency_s, loop_seconds
+from perfmodel.analytic.rates import DeviceRates, device_rates
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.tiling.waves import Waves, schedule
+from perfmodel.tiling.work import CtaClass, Work
+
+Array = NDArray[np.float64]
+
+SCHEDULERS_PER_SM = 4.0
+
+LIMITERS = ("tensor", "fma", "sfu", "issue", "dram", "l2", "smem", "latency", "launch")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The analytic answer, arrays (N,) in seconds.
+
+    ``by_limiter`` holds what the launch would take if only that resource were finite; their
+    largest is never more than ``seconds``. ``limiter`` indexes ``LIMITERS``.
+    """
+
+    seconds: Array
+    by_limiter: dict[str, Array]
+    limiter: NDArray[np.intp]
+    waves: Waves
+    trip_seconds: Array  # one trip of the main loop at full occupancy
+    exposed_s: Array  # memory latency a trip leaves uncovered
+    sm_share: Array  # CTAs over the slots of the waves they start, 0 to 1
+
+    def limiter_name(self, row: int) -> str:
+        """Name of the limiter of one row."""
+        return LIMITERS[int(self.limiter[row])]
+
+
+def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
+    """Estimate every launch of ``work`` on ``gpu``.
+
+    Args:
+        work: launches, one a row.
+        gpu: the device; unknown L2 bandwidth is taken as 64 bytes per clock and SM.
+        launch_overhead_s: floor of the timing protocol the answer is to be compared with.
+    """
+    rates = device_rates(gpu, work)
+    occupancy = np.maximum(work.resources.occupancy, 1.0)
+    waves = schedule(work.ctas, gpu.sm_count, occupancy)
+    parts = [_class_seconds(c, work, gpu, rates, occupancy, waves) for c in work.classes]
+    on_chip = sum(p.seconds for p in parts)
+    dram = work.dram_bytes / rates.dram_bytes_per_s + _spilled_to_dram(work, gpu, rates)
+    busy = np.maximum(on_chip, dram)
+    # The first loads and the last stores of a launch overlap with nothing.
+    ramp = np.where(work.ctas > 0, rates.memory_latency_s, 0.0)
+    seconds = launch_overhead_s + ramp + busy
+    by_limiter = {
+        name: sum(p.by_limiter[name] for p in parts) for name in ("tensor", "fma", "sfu", "issue", "l2", "smem")
+    }
+    by_limiter["dram"] = dram
+    by_limiter["latency"] = sum(p.by_limiter["latency"] for p in parts)
+    by_limiter["launch"] = np.full_like(dram, launch_overhead_s) + ramp
+    ordered = {name: np.asarray(by_limiter[name], dtype=np.float64) for name in LIMITERS}
+    started = np.maximum(waves.count * gpu.sm_count * occupancy, 1.0)
+    return Estimate(
+        seconds=seconds,
+        by_limiter=ordered,
+        limiter=np.argmax(np.stack(list(ordered.values())), axis=0),
+        waves=waves,
+        trip_seconds=parts[0].trip,
+        exposed_s=parts[0].exposed,
+        sm_share=work.ctas / started,
+    )
+
+
+@dataclass(frozen=True)
+class _ClassTime:
+    seconds: Array
+    by_limiter: dict[str, Array]
+    trip: Array
+    exposed: Array
+
+
+def _class_seconds(
+    cta: CtaClass, work: Work, gpu: Gpu, rates: DeviceRates, occupancy: Array, waves: Waves
+) -> _ClassTime:
+    per_trip = {
+        "tensor": cta.tensor_flops / rates.tensor_flops_per_s_per_sm,
+        "fma": cta.fma_flops / rates.fma_flops_per_s_per_sm,
+        "sfu": cta.sfu_ops / rates.sfu_ops_per_s_per_sm,
+        "issue": cta.instructions / rates.instructions_per_s_per_sm,
+        "l2": cta.load_bytes / rates.l2_bytes_per_s_per_sm,
+        "smem": np.maximum(
+            cta.smem_bytes / rates.smem_bytes_per_s_per_sm,
+            cta.load_requests / rates.load_requests_per_s_per_sm,
+        ),
+    }
+    busiest = np.maximum.reduce([np.asarray(v) for v in per_trip.values()])
+    compute = np.maximum(per_trip["tensor"], per_trip["fma"]) + per_trip["sfu"]
+    spill = cta.spill_bytes / rates.l2_bytes_per_s_per_sm
+    epilogue = cta.epilogue_bytes / rates.l2_bytes_per_s_per_sm
+    # Four schedulers share an SM's matrix units: a CTA of two warps reaches half of them alone.
+    compute = compute / np.minimum(work.resources.threads / gpu.warp_size / SCHEDULERS_PER_SM, 1.0)
+    full_trip = occupancy * (busiest + spill)
+    exposed = exposed_latency_s(work.stages, compute, rates, gpu)
+    tail = np.maximum(waves.tail_occupancy, 1.0)
+    full = loop_seconds(cta.iterations, full_trip, exposed, rates.memory_latency_s)
+    last = loop_seconds(
+        cta.iterations, tail * (busiest + spill), exposed, rates.memory_latency_s
+    )
+    has_tail = waves.tail_ctas > 0
+    seconds = waves.full * (full + occupancy * epilogue) + np.where(
+        has_tail, last + tail * epilogue, 0.0
+    )
+    # What the resource alone costs: the busiest SM's rounds of CTAs, one at a time.
+    rounds = waves.full * occupancy + np.where(has_tail, waves.tail_occupancy, 0.0)
+    trips = rounds * cta.iterations
+    alone = {name: trips * value for name, value in per_trip.items()}
+    alone["l2"] = alone["l2"] + rounds * epilogue + trips * spill
+    alone["latency"] = (
+        cta.iterations * (waves.full * exposed + np.where(has_tail, exposed, 0.0))
+    )
+    return _ClassTime(seconds=seconds, by_limiter=alone, trip=full_trip, exposed=exposed)
+
+
+def _spilled_to_dram(work: Work, gpu: Gpu, rates: DeviceRates) -> Array:
+    """Spilled registers leave L2 once all resident threads' local memory outgrows it."""
+    cta = work.classes[0]
+    resident = 0.5 * cta.spill_bytes * np.minimum(
+        work.ctas, gpu.sm_count * np.maximum(work.resources.occupancy, 1.0)
+    )
+    beyond = np.clip(resident / gpu.l2_bytes - 0.5, 0.0, 1.0)
+    traffic = work.ctas * cta.iterations * cta.spill_bytes
+    return np.asarray(beyond * traffic / rates.dram_bytes_per_s)
