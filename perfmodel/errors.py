@@ -66,6 +66,10 @@ class MissingDataError(DataError):
     """Data that this step needs has not been imported."""
 
 
+class CacheFolderError(UsageError):
+    """A folder that files must be written to is read-only, full or not a folder."""
+
+
 class ModelFileError(DataError):
     """A model file cannot be loaded."""
 

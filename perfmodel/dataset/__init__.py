@@ -1,0 +1,1 @@
+"""Measurements: their schema, public sources, quality gates and splits."""

@@ -36,12 +36,13 @@ BF16 = DType("bf16", "bfloat16", 16)
 FP8_E4M3 = DType("fp8_e4m3", "float8_e4m3fn", 8)
 FP8_E5M2 = DType("fp8_e5m2", "float8_e5m2", 8)
 INT8 = DType("int8", "int8", 8)
+UINT8 = DType("uint8", "uint8", 8)
 INT4 = DType("int4", "int4", 4)
 FP4 = DType("fp4", "float4_e2m1fn_x2", 4)
 INT32 = DType("int32", "int32", 32)
 
 ALL: tuple[DType, ...] = (
-    FP64, FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2, INT8, INT4, FP4, INT32,
+    FP64, FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2, INT8, UINT8, INT4, FP4, INT32,
 )  # fmt: skip
 
 _ALIASES = {

@@ -15,6 +15,7 @@ from perfmodel.problems.dtypes import (
     INT8,
     INT32,
     TF32,
+    UINT8,
     DType,
     parse_dtype,
 )
@@ -138,14 +139,14 @@ def _default_out(a: DType, b: DType) -> DType:
     wide = a if a.bits >= b.bits else b
     if wide in (FP32, TF32):
         return FP32
-    if wide is INT8:
+    if wide in (INT8, UINT8):
         return INT32
     return wide if wide.bits >= 16 else BF16
 
 
 def _check_pair(a: DType, b: DType) -> None:
     same = a == b or (a.bits == 8 and b.bits == 8 and a.name.startswith("fp8") == b.name.startswith("fp8"))
-    weight_only = a in (FP16, BF16) and b in (INT8, INT4)
+    weight_only = a in (FP16, BF16) and b in (INT8, UINT8, INT4)
     if not (same or weight_only):
         raise InvalidProblemError(
             f"operands {a} x {b} are not a supported pair; use equal types, two fp8 types, "

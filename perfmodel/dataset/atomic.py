@@ -1,0 +1,43 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from perfmodel.errors import CacheFolderError
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in ``path``'s folder; rename it to ``path`` when the block succeeds.
+
+    Raises:
+        CacheFolderError: the folder cannot be made or written, or is full. Nothing is left behind.
+    """
+    partial: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        os.close(handle)
+        partial = Path(name)
+        yield partial
+        os.replace(partial, path)
+        partial = None
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> CacheFolderError:
+    """Return the error for a file that could not be written, with the ways out."""
+    reason = error.strerror or str(error)
+    return CacheFolderError(
+        f"cannot write {path}: {reason}; free some space or choose another folder "
+        "with --cache DIR or PERFMODEL_CACHE_DIR"
+    )

@@ -1,0 +1,110 @@
+"""Imported tables in the user's cache folder, found by registry name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import platformdirs
+
+from perfmodel.dataset import schema
+from perfmodel.dataset.registry import Dataset, find, load_registry
+from perfmodel.dataset.schema import TableInfo
+from perfmodel.dataset.sources import importer
+from perfmodel.errors import DataError, MissingDataError, SchemaMismatchError
+
+CACHE_VARIABLE = "PERFMODEL_CACHE_DIR"
+
+
+def cache_dir(cache: str | Path | None = None) -> Path:
+    """Return the cache folder: ``cache``, else ``PERFMODEL_CACHE_DIR``, else the user's own."""
+    chosen = cache or os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    return platformdirs.user_cache_path("perfmodel", appauthor=False)
+
+
+def table_path(name: str, cache: str | Path | None = None) -> Path:
+    """Return where the imported table of dataset ``name`` lies, there or not."""
+    return cache_dir(cache) / "datasets" / f"{name}.parquet"
+
+
+def load(
+    name: str, cache: str | Path | None = None, columns: list[str] | None = None
+) -> pd.DataFrame:
+    """Return the imported table of dataset ``name``, one row per (device, problem, config, file).
+
+    `perfmodel.dataset.splits.label_table` merges the files into one row per configuration.
+
+    Raises:
+        DataError: the registry has no such name.
+        MissingDataError: not imported, or imported from other files than the registry now names;
+            the message is the command to run.
+        SchemaMismatchError, CorruptFileError: the imported table cannot be used.
+    """
+    dataset = find(name)
+    path = table_path(name, cache)
+    info = _info(dataset, path)
+    stale = staleness(dataset, info)
+    if stale:
+        raise MissingDataError(
+            f"dataset {name!r} in {path} is out of date ({stale}); {_pull(name)}"
+        )
+    return schema.read(path, columns)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Where one registry entry stands in the cache; ``problem`` says why it cannot be loaded."""
+
+    dataset: Dataset
+    path: Path
+    info: TableInfo | None
+    problem: str | None
+
+
+def imported(cache: str | Path | None = None) -> list[Imported]:
+    """Return every registry entry with what the cache holds of it."""
+    found = []
+    for name, dataset in load_registry().items():
+        path = table_path(name, cache)
+        info, problem = None, None
+        try:
+            info = _info(dataset, path)
+            problem = staleness(dataset, info)
+        except MissingDataError:
+            problem = "not imported"
+        except DataError as error:
+            problem = str(error)
+        found.append(Imported(dataset, path, info, problem))
+    return found
+
+
+def staleness(dataset: Dataset, info: TableInfo) -> str | None:
+    """Return why an import no longer matches its registry entry and importer, or None."""
+    if dict(info.files) != {file.name: file.sha256 for file in dataset.files}:
+        return "imported from other files than the registry names"
+    if (
+        info.importer != dataset.importer
+        or info.importer_version != importer(info.importer).VERSION
+    ):
+        return "imported by another version of the importer"
+    return None
+
+
+def _info(dataset: Dataset, path: Path) -> TableInfo:
+    try:
+        return schema.read_info(path)
+    except MissingDataError:
+        raise MissingDataError(
+            f"dataset {dataset.name!r} has not been imported into {path.parent}; "
+            f"{_pull(dataset.name)}"
+        ) from None
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(f"{error}; {_pull(dataset.name)} --force") from error
+
+
+def _pull(name: str) -> str:
+    return f"run: perfmodel data pull {name}"
