@@ -16,7 +16,7 @@ class Outcome(StrEnum):
     load or launch are counted here, and ``outcome_reason`` says so."""
 
     OUT_OF_RESOURCES = "out_of_resources"
-    """It compiled and needs more shared memory, registers or tensor memory than a block may have."""
+    """It compiled and needs more shared memory, registers or tensor memory than a block has."""
 
     TIMEOUT = "timeout"
     """Compiling or running was cut off at a limit."""

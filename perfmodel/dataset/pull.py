@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
 
 from perfmodel.dataset import schema, store
 from perfmodel.dataset.atomic import cannot_write
-from perfmodel.dataset.download import download
+from perfmodel.dataset.download import download, sha256_of
 from perfmodel.dataset.quality import GateReport, apply_gates
 from perfmodel.dataset.registry import Dataset, SourceFile, find
 from perfmodel.dataset.schema import TableInfo
@@ -41,7 +40,7 @@ def pull(
     mirror: str | Path | None = None,
     cache: str | Path | None = None,
     force: bool = False,
-    advance: Advance = lambda step, size: None,
+    advance: Advance | None = None,
 ) -> Pulled:
     """Fetch, verify and import dataset ``name``; do nothing where that is already done.
 
@@ -59,6 +58,7 @@ def pull(
         CacheFolderError: the cache cannot be written. RunFailedError: the download failed.
     """
     dataset = find(name)
+    tell = advance or _silent
     target = store.table_path(name, cache)
     if not force and _up_to_date(dataset, target):
         return Pulled(dataset, target, None)
@@ -72,11 +72,11 @@ def pull(
         if not force and _up_to_date(dataset, target):  # another process did it meanwhile
             return Pulled(dataset, target, None)
         paths = [
-            fetch(file, mirror=mirror, cache=cache, advance=lambda n: advance("fetch", n))
+            fetch(file, mirror=mirror, cache=cache, advance=partial(tell, "fetch"))
             for file in dataset.files
         ]
         module = importer(dataset.importer)
-        frame = module.read(dataset, paths, lambda n: advance("import", n))
+        frame = module.read(dataset, paths, partial(tell, "import"))
         frame, report = apply_gates(frame)
         info = TableInfo(
             source=dataset.name,
@@ -95,11 +95,17 @@ def fetch(
     *,
     mirror: str | Path | None = None,
     cache: str | Path | None = None,
-    advance: Callable[[int], None] = lambda size: None,
+    advance: Callable[[int], None] | None = None,
 ) -> Path:
     """Return a local copy of ``file`` whose sha256 is right: the mirror's, or a download's."""
+    tell = advance or partial(_silent, "fetch")
     folder = mirror or os.environ.get(MIRROR_VARIABLE)
-    if folder:
+    if not folder:
+        path = store.cache_dir(cache) / "downloads" / file.mirror_path
+        if not _is_sound(path, file.sha256):
+            download(file, path, tell)
+            return path
+    else:
         path = Path(folder).expanduser() / file.mirror_path
         if not path.is_file():
             raise MissingDataError(
@@ -108,16 +114,7 @@ def fetch(
                 "to download it"
             )
         verify(path, file.sha256)
-    else:
-        path = store.cache_dir(cache) / "downloads" / file.mirror_path
-        if path.is_file():
-            with suppress(CorruptFileError):
-                verify(path, file.sha256)
-                advance(file.size_bytes)
-                return path
-        download(file, path, advance)
-        return path
-    advance(file.size_bytes)
+    tell(file.size_bytes)
     return path
 
 
@@ -127,18 +124,26 @@ def verify(path: Path, sha256: str) -> None:
     Raises:
         CorruptFileError: it differs, or the file cannot be read.
     """
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+        found = sha256_of(path)
     except OSError as error:
         raise CorruptFileError(f"{path} cannot be read: {error}") from error
-    if digest.hexdigest() != sha256:
+    if found != sha256:
         raise CorruptFileError(
-            f"{path} is truncated or altered: its sha256 is {digest.hexdigest()}, "
+            f"{path} is truncated or altered: its sha256 is {found}, "
             f"expected {sha256}; fetch it again"
         )
+
+
+def _is_sound(path: Path, sha256: str) -> bool:
+    try:
+        return path.is_file() and sha256_of(path) == sha256
+    except OSError:
+        return False
+
+
+def _silent(_step: str, _size: int) -> None:
+    """Report progress to nobody."""
 
 
 def _up_to_date(dataset: Dataset, target: Path) -> bool:

@@ -15,12 +15,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from perfmodel.dataset.distinct import Floats, flatten, summarise
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.dtypes import parse_dtype
 
-Floats = NDArray[np.float64]
+VERSION = 1
+"""Raised whenever a gate changes: tables gated under another version are imported again."""
 
 NOT_FINITE = "not_finite"
 NOT_POSITIVE = "not_positive"
@@ -31,7 +33,7 @@ GATES: Mapping[str, str] = {
     NOT_FINITE: "the time is not a finite number",
     NOT_POSITIVE: "the time is zero or negative",
     ABOVE_PEAK: "faster than its operations at the device's dense peak",
-    ABOVE_BANDWIDTH: "faster than its compulsory bytes through DRAM, where they exceed the L2",
+    ABOVE_BANDWIDTH: "faster than the compulsory bytes that the L2 cannot spare, through DRAM",
 }
 
 
@@ -52,6 +54,7 @@ class GateReport:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     unchecked_rows: Mapping[str, int] = field(default_factory=dict)
     by_file: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    version: int = VERSION
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -71,9 +74,8 @@ def apply_gates(
         The frame with ``latency_us`` (median of the distinct values that pass), its spread, counts,
         ``outcome`` and ``gates``; and the report.
     """
-    lengths = frame["distinct_us"].map(len).to_numpy(dtype=np.int64)
-    values = _flat(frame["distinct_us"])
-    row = np.repeat(np.arange(len(frame)), lengths)
+    values, row = flatten(frame["distinct_us"])
+    lengths = np.bincount(row, minlength=len(frame))
     bounds, unchecked = physical_bounds_us(frame, load_gpu)
     fired = {
         NOT_FINITE: ~np.isfinite(values),
@@ -85,9 +87,9 @@ def apply_gates(
     kept = sound.copy()
     for gate in bounds:
         kept &= ~fired[gate]
-    result = _label(frame, values[kept], row[kept])
-    counts = np.bincount(row[kept], minlength=len(frame))
-    dropped = (lengths > 0) & (counts == 0)
+    summary = summarise(values[kept], row[kept], len(frame))
+    result = frame.assign(**summary.columns())
+    dropped = (lengths > 0) & (summary.counts == 0)
     names = np.full(len(frame), "", dtype=object)
     for gate, hit in fired.items():
         rows = np.unique(row[hit])
@@ -119,7 +121,7 @@ def physical_bounds_us(
     """Return, by gate, the shortest time that each row's device allows, and the rows not covered.
 
     A row without a bound gets 0. Operations run at the dense peak of the wider operand's type, at
-    the highest clock; compulsory bytes beyond what the L2 may hold go through DRAM at its full
+    the highest clock; compulsory bytes that the L2 cannot spare go through DRAM at its full
     bandwidth.
     """
     find = load_gpu or _catalog
@@ -152,9 +154,14 @@ def _bounds_on(gpu: Gpu, frame: pd.DataFrame, unchecked: dict[str, int]) -> tupl
     a, b, out = (frame[c].map(_bits).to_numpy(dtype=np.float64) / 8 for c in
                  ("a_dtype", "b_dtype", "out_dtype"))  # fmt: skip
     reads, writes = batch * (m * k * a + k * n * b), batch * m * n * out
-    # What the previous run left in the L2 need not be read again, and what this run leaves there
-    # need not have been written yet when the clock stops.
-    through_dram = np.maximum(reads - gpu.l2_bytes, 0) + np.maximum(writes - gpu.l2_bytes, 0)
+    # From a flushed L2 every operand is read through DRAM, and only what the L2 holds of the result
+    # may still be unwritten when the clock stops. From a warm one, an L2's worth of all is spared.
+    cold = frame["l2_state"].eq("cold").to_numpy() if "l2_state" in frame else False
+    through_dram = np.where(
+        cold,
+        reads + np.maximum(writes - gpu.l2_bytes, 0),
+        np.maximum(reads + writes - gpu.l2_bytes, 0),
+    )
     bandwidth_us = through_dram / (gpu.dram_bandwidth_gb_per_s * 1e3)
     peak = _peak_flops_per_us(gpu, frame)
     if np.isnan(peak[is_gemm]).any():
@@ -176,28 +183,6 @@ def _peak_flops_per_us(gpu: Gpu, frame: pd.DataFrame) -> Floats:
     )
     # Peaks are stated at the boost clock; some devices run above it.
     return at_peak * max(1.0, (gpu.max_clock_mhz or gpu.boost_clock_mhz) / gpu.boost_clock_mhz)
-
-
-def _label(frame: pd.DataFrame, values: Floats, row: NDArray[np.int64]) -> pd.DataFrame:
-    """Return ``frame`` with the label and its spread from the values of each row."""
-    by_row = pd.Series(values).groupby(row)
-    every = pd.RangeIndex(len(frame))
-    result = frame.copy()
-    result["latency_us"] = by_row.median().reindex(every).to_numpy()
-    result["latency_min_us"] = by_row.min().reindex(every).to_numpy()
-    result["latency_max_us"] = by_row.max().reindex(every).to_numpy()
-    counts = np.bincount(row, minlength=len(frame))
-    spread = (result["latency_max_us"] - result["latency_min_us"]) / result["latency_us"]
-    result["latency_spread"] = spread.where(counts > 1)
-    result["distinct_repeats"] = counts
-    lists = np.split(values, np.cumsum(counts)[:-1]) if len(frame) else []
-    result["distinct_us"] = pd.Series(lists, index=result.index, dtype=object)
-    return result
-
-
-def _flat(lists: pd.Series[Any]) -> Floats:
-    parts = [np.asarray(part, dtype=np.float64) for part in lists]
-    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _member(rows: NDArray[np.int64], count: int) -> NDArray[np.bool_]:

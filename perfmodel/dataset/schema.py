@@ -276,7 +276,7 @@ def read(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
         table = pq.read_table(path, columns=columns)
     except (pa.ArrowException, OSError) as error:
         raise CorruptFileError(f"{path} cannot be read as parquet: {error}") from error
-    frame = table.to_pandas()
+    frame: pd.DataFrame = table.to_pandas()
     frame.attrs["info"] = info
     return frame
 
@@ -310,7 +310,8 @@ def read_info(path: Path) -> TableInfo:
         if field.name not in found.names or found.field(field.name).type != field.type:
             have = found.field(field.name).type if field.name in found.names else "missing"
             raise SchemaMismatchError(
-                f"{path}: column {field.name!r} is {have}, schema v{SCHEMA_VERSION} has {field.type}"
+                f"{path}: column {field.name!r} is {have}; "
+                f"schema v{SCHEMA_VERSION} has {field.type}"
             )
     try:
         return TableInfo(**json.loads(metadata[_INFO_KEY]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import platformdirs
 
-from perfmodel.dataset import schema
+from perfmodel.dataset import quality, schema
 from perfmodel.dataset.registry import Dataset, find, load_registry
 from perfmodel.dataset.schema import TableInfo
 from perfmodel.dataset.sources import importer
@@ -91,6 +91,8 @@ def staleness(dataset: Dataset, info: TableInfo) -> str | None:
         or info.importer_version != importer(info.importer).VERSION
     ):
         return "imported by another version of the importer"
+    if (info.gates or {}).get("version") != quality.VERSION:
+        return "gated by another version of the quality gates"
     return None
 
 

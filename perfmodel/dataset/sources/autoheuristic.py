@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from perfmodel.dataset.archive import read_members
+from perfmodel.dataset.distinct import as_objects
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.dataset.registry import Dataset
 from perfmodel.errors import CorruptFileError, PerfmodelError
@@ -90,7 +91,7 @@ def _read_text(content: bytes, where: str) -> pd.DataFrame:
     frame["source_row"] = grouped["first_row"]
     failed = grouped["distinct_us"].map(len) == 0
     frame["outcome"] = np.where(failed, Outcome.COMPILE_FAILED.value, Outcome.OK.value)
-    frame["outcome_reason"] = np.where(failed, _NO_REASON, None)
+    frame["outcome_reason"] = failed.map({True: _NO_REASON, False: None})
     return frame
 
 
@@ -136,7 +137,8 @@ def _parse_csv(body: bytes, where: str) -> pd.DataFrame:
         raise CorruptFileError(f"{where} is not the expected CSV: {error}") from error
     if "using_tf32" in table.column_names:
         wanted.insert(-1, "using_tf32")
-    return table.select(wanted).to_pandas()
+    frame: pd.DataFrame = table.select(wanted).to_pandas()
+    return frame
 
 
 def _distinct(raw: pd.DataFrame) -> pd.DataFrame:
@@ -145,13 +147,13 @@ def _distinct(raw: pd.DataFrame) -> pd.DataFrame:
     group = raw.groupby(keys, sort=False, observed=True, dropna=False).ngroup().to_numpy()
     count = int(group.max()) + 1 if len(group) else 0
     _, first = np.unique(group, return_index=True)
-    # Infinite means failed, which is the absence of a time; other odd values are the gates' to drop.
+    # Infinite means failed: the absence of a time. Other odd values are the gates' to drop.
     values = pd.DataFrame({"group": group, "us": raw["feedback"].to_numpy() * 1e3})
     values = values[values["us"] != np.inf].drop_duplicates().sort_values(["group", "us"])
     lengths = np.bincount(values["group"], minlength=count)
     lists = np.split(values["us"].to_numpy(), np.cumsum(lengths)[:-1]) if count else []
     grouped = raw.loc[first, keys].reset_index(drop=True)
-    grouped["distinct_us"] = pd.Series(lists, dtype=object)
+    grouped["distinct_us"] = as_objects(lists)
     grouped["raw_rows"] = np.bincount(group, minlength=count)
     grouped["first_row"] = first
     return grouped

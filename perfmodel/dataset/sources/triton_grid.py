@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from perfmodel.dataset.distinct import as_objects
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.dataset.registry import Dataset
 from perfmodel.errors import CorruptFileError
@@ -86,7 +87,7 @@ def _frame(raw: pd.DataFrame, size: int, ran: bool) -> pd.DataFrame:
         cut = frame["compile_time_s"] > COMPILE_CUT_S
         frame["outcome"] = np.where(cut, Outcome.TIMEOUT.value, Outcome.COMPILE_FAILED.value)
         frame["outcome_reason"] = np.where(cut, _CUT, _NO_REASON)
-    frame["distinct_us"] = pd.Series(values, dtype=object)
+    frame["distinct_us"] = as_objects(values)
     constants: dict[str, Any] = {
         "family": "gemm", "m": size, "n": size, "k": size, "batch": 1,
         "a_dtype": "fp16", "b_dtype": "fp16", "out_dtype": "fp16",

@@ -1,0 +1,75 @@
+"""The label rule: the median of the distinct values, however often each one is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DistinctValues:
+    """Summary of each row's distinct values; statistics are NaN where a row has none."""
+
+    values: Floats  # ascending within a row
+    counts: Indices  # of each row
+    median: Floats
+    minimum: Floats
+    maximum: Floats
+
+    @property
+    def spread(self) -> Floats:
+        """(maximum - minimum) / median of each row, NaN for fewer than two values."""
+        return np.where(self.counts > 1, (self.maximum - self.minimum) / self.median, np.nan)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the schema's label columns."""
+        lists = np.split(self.values, np.cumsum(self.counts)[:-1]) if len(self.counts) else []
+        return {
+            "latency_us": self.median,
+            "latency_min_us": self.minimum,
+            "latency_max_us": self.maximum,
+            "latency_spread": self.spread,
+            "distinct_us": as_objects(lists),
+            "distinct_repeats": self.counts,
+        }
+
+
+def summarise(values: Floats, row: Indices, rows: int) -> DistinctValues:
+    """Summarise finite ``values``, in any order and with repeats, by the row each belongs to."""
+    order = np.lexsort((values, row))
+    values, row = values[order], row[order]
+    if len(values):
+        new = np.r_[True, (np.diff(row) != 0) | (np.diff(values) != 0)]
+        values, row = values[new], row[new]
+    counts = np.bincount(row, minlength=rows).astype(np.int64)
+    median, minimum, maximum = (np.full(rows, np.nan) for _ in range(3))
+    filled = counts > 0
+    first = (np.cumsum(counts) - counts)[filled]
+    size = counts[filled]
+    minimum[filled], maximum[filled] = values[first], values[first + size - 1]
+    median[filled] = (values[first + (size - 1) // 2] + values[first + size // 2]) / 2
+    return DistinctValues(values, counts, median, minimum, maximum)
+
+
+def flatten(lists: pd.Series[Any]) -> tuple[Floats, Indices]:
+    """Return all values of a column of lists, and the position of the row that each comes from."""
+    lengths = lists.map(len).to_numpy(dtype=np.int64)
+    parts = [np.asarray(part, dtype=np.float64) for part in lists]
+    values = np.concatenate(parts) if parts else np.empty(0)
+    return values, np.repeat(np.arange(len(lists)), lengths)
+
+
+def as_objects(lists: Sequence[Any]) -> NDArray[np.object_]:
+    """Return ``lists`` as an array of objects, even where all have one length."""
+    array = np.empty(len(lists), dtype=object)
+    for at, part in enumerate(lists):
+        array[at] = part
+    return array
