@@ -107,14 +107,18 @@ def _uses_wgmma(configs: ConfigTable, compute: str, gpu: Gpu) -> NDArray[np.bool
     """Whether a warp group's matrix instruction applies: 64 rows for every 4 warps."""
     if not gpu.can("wgmma") or compute in ("fp32", "fp64"):
         return np.zeros(len(configs), dtype=np.bool_)
-    return (configs.num_warps % 4 == 0) & (configs.block_m >= 64) & (configs.block_n >= 8)
+    return np.asarray(
+        (configs.num_warps % 4 == 0) & (configs.block_m >= 64) & (configs.block_n >= 8)
+    )
 
 
 def _uses_tmem(configs: ConfigTable, compute: str, gpu: Gpu) -> NDArray[np.bool_]:
     """Whether accumulators live in tensor memory."""
     if not gpu.can("tmem") or compute in ("fp32", "fp64", "int8"):
         return np.zeros(len(configs), dtype=np.bool_)
-    return (configs.num_warps % 4 == 0) & (configs.block_m >= 64) & (configs.block_n >= 8)
+    return np.asarray(
+        (configs.num_warps % 4 == 0) & (configs.block_m >= 64) & (configs.block_n >= 8)
+    )
 
 
 def _shared_memory(
@@ -146,11 +150,11 @@ def _shared_memory(
     loop = np.where(a_copy >= CP_ASYNC_BYTES_MIN, buffers, 1) * tile_a
     loop = loop + np.where(b_copy >= CP_ASYNC_BYTES_MIN, buffers, 1) * tile_b
     loop = loop + np.where(tmem & (stages > 1), 16.0, 0.0)
-    return np.maximum(loop, np.where(direct, tile_out, 0.0))
+    return np.asarray(np.maximum(loop, np.where(direct, tile_out, 0.0)))
 
 
 def _register_limit(configs: ConfigTable, threads: Array, gpu: Gpu) -> Array:
     """Registers that a thread may have: the device's limit, its share of the file, ``maxnreg``."""
     share = np.floor(gpu.registers_per_sm / threads / 8) * 8
     limit = np.minimum(gpu.registers_per_thread_max, share)
-    return np.where(configs.maxnreg > 0, np.minimum(limit, configs.maxnreg), limit)
+    return np.asarray(np.where(configs.maxnreg > 0, np.minimum(limit, configs.maxnreg), limit))
