@@ -71,6 +71,8 @@ def pull(
     with lock:
         if not force and _up_to_date(dataset, target):  # another process did it meanwhile
             return Pulled(dataset, target, None)
+        for left_behind in target.parent.glob(f".{target.name}.*.part"):  # by a killed process
+            left_behind.unlink(missing_ok=True)
         paths = [
             fetch(file, mirror=mirror, cache=cache, advance=partial(tell, "fetch"))
             for file in dataset.files

@@ -115,6 +115,26 @@ def apply_gates(
     return result, report
 
 
+def violations(frame: pd.DataFrame, load_gpu: Callable[[str], Gpu] | None = None) -> dict[str, int]:
+    """Return, by gate, how many rows with outcome ``ok`` hold a time that the gate refuses.
+
+    A gated table has none; one that was altered since, or written by others, may.
+    """
+    ran = frame[frame["outcome"] == Outcome.OK.value]
+    fastest = ran["latency_us"].fillna(np.nan).to_numpy(dtype=np.float64)
+    if "latency_min_us" in ran:
+        fastest = np.fmin(fastest, ran["latency_min_us"].to_numpy(dtype=np.float64))
+    bounds, _ = physical_bounds_us(ran, load_gpu)
+    found = {
+        NOT_FINITE: int((~np.isfinite(fastest)).sum()),
+        NOT_POSITIVE: int((fastest <= 0).sum()),
+    }
+    found |= {
+        gate: int(((fastest > 0) & (fastest < bound)).sum()) for gate, bound in bounds.items()
+    }
+    return found
+
+
 def physical_bounds_us(
     frame: pd.DataFrame, load_gpu: Callable[[str], Gpu] | None = None
 ) -> tuple[dict[str, Floats], dict[str, int]]:

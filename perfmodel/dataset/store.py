@@ -16,6 +16,7 @@ from perfmodel.dataset.sources import importer
 from perfmodel.errors import DataError, MissingDataError, SchemaMismatchError
 
 CACHE_VARIABLE = "PERFMODEL_CACHE_DIR"
+NOT_IMPORTED = "not imported"
 
 
 def cache_dir(cache: str | Path | None = None) -> Path:
@@ -75,7 +76,7 @@ def imported(cache: str | Path | None = None) -> list[Imported]:
             info = _info(dataset, path)
             problem = staleness(dataset, info)
         except MissingDataError:
-            problem = "not imported"
+            problem = NOT_IMPORTED
         except DataError as error:
             problem = str(error)
         found.append(Imported(dataset, path, info, problem))

@@ -27,12 +27,8 @@ from perfmodel.problems.dtypes import parse_dtype
 
 VERSION = 1
 
-_DEVICES = {
-    # The exact device is not stated; compute capability, the limit on shared memory in the header
-    # and the throughput reached say which it is.
-    (8, 0): ("a100", "a100-sxm4-80gb"),
-    (9, 0): ("h100", "h100-sxm5"),
-}
+_DEVICES = {(8, 0): "a100-sxm4-80gb", (9, 0): "h100-sxm5"}
+"""By compute capability. The exact device is not stated; the throughput reached says which it is."""
 
 _LIBRARY_CHOICES = {"extern_mm": "cublas", "extern_fallback_mixed_mm": "aten"}
 
@@ -72,7 +68,7 @@ def _read_text(content: bytes, where: str) -> pd.DataFrame:
     header = _header(first, where)
     raw = _parse_csv(body, where)
     grouped = _distinct(raw)
-    device_source, gpu = _device(header, where)
+    device_source, gpu = _device(header)
     frame = _problem(grouped, where).join(_config(grouped, where))
     frame["family"] = "gemm"
     frame["kernel"] = np.where(frame["is_library"], grouped["choice"], f"inductor_{header['name']}")
@@ -80,7 +76,7 @@ def _read_text(content: bytes, where: str) -> pd.DataFrame:
     frame["selection"] = "full"
     frame["device_source"] = device_source
     frame["gpu"] = gpu
-    frame["device_inferred"] = True
+    frame["device_inferred"] = None if gpu is None else True
     # Inductor times its choices with Triton's do_bench: events around each launch, L2 flushed
     # before it.
     frame["timing_method"] = "events"
@@ -107,15 +103,12 @@ def _header(line: bytes, where: str) -> dict[str, Any]:
     return dict(header)
 
 
-def _device(header: dict[str, Any], where: str) -> tuple[str, str]:
+def _device(header: dict[str, Any]) -> tuple[str, str | None]:
     capability = tuple(header["device_capa"])
-    if capability not in _DEVICES:
-        known = ", ".join(str(c) for c in _DEVICES)
-        raise CorruptFileError(f"{where}: device_capa is {capability}; known are {known}")
-    _, gpu = _DEVICES[capability]
-    return (
-        f"capability {capability[0]}.{capability[1]}, shared_memory {header.get('shared_memory')}"
-    ), gpu
+    name = f"capability {'.'.join(map(str, capability))}"
+    if "shared_memory" in header:
+        name += f", shared_memory {header['shared_memory']}"
+    return name, _DEVICES.get(capability)
 
 
 def _parse_csv(body: bytes, where: str) -> pd.DataFrame:

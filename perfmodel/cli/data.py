@@ -1,0 +1,248 @@
+"""``perfmodel data``: list, fetch, check and summarise public measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from perfmodel.dataset.pull import Advance
+    from perfmodel.dataset.registry import Dataset
+    from perfmodel.dataset.store import Imported
+
+app = typer.Typer(no_args_is_help=True, help="List, fetch, check and summarise measurements.")
+
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache", help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
+        show_default=False,
+    ),
+]  # fmt: skip
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_command(cache: Cache = None, as_json: AsJson = False) -> None:
+    """List the known datasets and what is imported of them."""
+    from perfmodel.dataset import store  # noqa: PLC0415 - pandas loads only when needed
+
+    records = [_entry(entry) for entry in store.imported(cache)]
+    if as_json:
+        typer.echo(json.dumps(records, indent=2))
+        return
+    _table(
+        ["name", "what", "licence", "download", "state"],
+        [
+            [r["name"], r["title"], r["licence"], f"{r['size_bytes'] / 1e6:.1f} MB", r["state"]]
+            for r in records
+        ],
+    )
+
+
+@app.command()
+def pull(
+    names: Annotated[list[str], typer.Argument(help="Dataset names; `perfmodel data list`.")],
+    mirror: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that holds github.com/OWNER/REPO/COMMIT/PATH; else PERFMODEL_DATA_MIRROR.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Cache = None,
+    force: Annotated[bool, typer.Option("--force", help="Import again.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch datasets, check their sha256, and import them into the cache."""
+    from perfmodel.dataset.pull import pull as pull_dataset  # noqa: PLC0415 - as above
+    from perfmodel.dataset.registry import find  # noqa: PLC0415 - as above
+
+    records = []
+    for dataset in [find(name) for name in dict.fromkeys(names)]:
+        with _progress(dataset) as advance:
+            done = pull_dataset(
+                dataset.name, mirror=mirror, cache=cache, force=force, advance=advance
+            )
+        report = done.report.to_dict() if done.report else None
+        state = "imported" if report else "already imported"
+        records.append(
+            {"name": dataset.name, "state": state, "path": str(done.path), "report": report}
+        )
+        if not as_json:
+            typer.echo(f"{dataset.name}: {state}, {done.path}")
+            if report:
+                typer.echo(_gate_line(report))
+    if as_json:
+        typer.echo(json.dumps(records, indent=2))
+
+
+@app.command()
+def check(
+    name: Annotated[str | None, typer.Argument(help="A dataset; all imported by default.")] = None,
+    cache: Cache = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check imported tables and print what the quality gates dropped, and why."""
+    from perfmodel.dataset import quality, store  # noqa: PLC0415 - as above
+    from perfmodel.errors import CorruptFileError  # noqa: PLC0415 - as above
+
+    records = []
+    for chosen in _chosen(name, cache):
+        frame = store.load(chosen, cache)
+        refused = {gate: rows for gate, rows in quality.violations(frame).items() if rows}
+        if refused:
+            gate, rows = next(iter(refused.items()))
+            raise CorruptFileError(
+                f"{store.table_path(chosen, cache)} has {rows} rows that were not there when it "
+                f"was imported: {quality.GATES[gate]}; run: perfmodel data pull {chosen} --force"
+            )
+        records.append({"name": chosen, "report": frame.attrs["info"].gates})
+    if as_json:
+        typer.echo(json.dumps(records, indent=2))
+        return
+    for record in records:
+        _print_report(record["name"], record["report"], quality.GATES)
+
+
+@app.command()
+def stats(
+    name: Annotated[str | None, typer.Argument(help="A dataset; all imported by default.")] = None,
+    cache: Cache = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count problems, configurations and outcomes by device and data type."""
+    from perfmodel.dataset import stats as counted  # noqa: PLC0415 - as above
+    from perfmodel.dataset import store  # noqa: PLC0415 - as above
+
+    records: list[dict[str, Any]] = []
+    for chosen in _chosen(name, cache):
+        records += [{"name": chosen, **r} for r in counted.by_device(store.load(chosen, cache))]
+    if as_json:
+        typer.echo(json.dumps(records, indent=2))
+        return
+    for chosen in dict.fromkeys(record["name"] for record in records):
+        typer.echo(f"{chosen} (times in us)")
+        shown = [r for r in records if r["name"] == chosen]
+        columns = [c for c in shown[0] if c != "name"]
+        _table(
+            [column.removesuffix("_us") for column in columns],
+            [[_cell(record[column]) for column in columns] for record in shown],
+        )
+
+
+def _chosen(name: str | None, cache: Path | None) -> list[str]:
+    from perfmodel.dataset import store  # noqa: PLC0415 - as above
+    from perfmodel.errors import MissingDataError  # noqa: PLC0415 - as above
+
+    if name is not None:
+        return [name]
+    there = [e.dataset.name for e in store.imported(cache) if e.problem != store.NOT_IMPORTED]
+    if not there:
+        raise MissingDataError(
+            f"nothing is imported into {store.cache_dir(cache)}; run: perfmodel data pull NAME "
+            "(names: perfmodel data list)"
+        )
+    return there
+
+
+def _entry(entry: Imported) -> dict[str, Any]:
+    dataset = entry.dataset
+    return {
+        "name": dataset.name,
+        "title": dataset.title,
+        "family": dataset.family,
+        "licence": dataset.licence,
+        "repository": dataset.repository,
+        "commit": dataset.commit,
+        "files": len(dataset.files),
+        "size_bytes": dataset.size_bytes,
+        "state": entry.problem or "imported",
+        "path": str(entry.path) if entry.info else None,
+    }
+
+
+@contextmanager
+def _progress(dataset: Dataset) -> Iterator[Advance]:
+    """Show a bar for fetching and one for importing, on stderr, in bytes of the source files."""
+    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.progress import (  # noqa: PLC0415 - as above
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        tasks = {
+            step: progress.add_task(f"{dataset.name}: {step}", total=dataset.size_bytes)
+            for step in ("fetch", "import")
+        }
+        yield lambda step, size: progress.advance(tasks[step], size)
+
+
+def _gate_line(report: dict[str, Any]) -> str:
+    dropped = sum(report["rows_dropped"].values())
+    ok = report["outcomes"].get("ok", 0)
+    return (
+        f"  {report['raw_rows']:,} source rows, {report['rows']:,} distinct, {ok:,} that ran; "
+        f"gates dropped {report['repeats_dropped']:,} repeats and {dropped:,} rows"
+    )
+
+
+def _print_report(name: str, report: dict[str, Any], gates: Any) -> None:
+    typer.echo(f"{name}: sound")
+    typer.echo(_gate_line(report))
+    outcomes = ", ".join(f"{k} {v:,}" for k, v in sorted(report["outcomes"].items()))
+    typer.echo(f"  outcomes: {outcomes}")
+    for reason, rows in report["unchecked_rows"].items():
+        typer.echo(f"  {rows:,} rows without a physical bound: {reason}")
+    _table(
+        ["gate", "refuses", "values dropped", "rows dropped"],
+        [
+            ["repeats", "repeats of one cached number", f"{report['repeats_dropped']:,}", "0"],
+            *(
+                [g, about, _cell(report["values_dropped"][g]), _cell(report["rows_dropped"][g])]
+                for g, about in gates.items()
+            ),
+        ],
+    )
+    _table(
+        ["file", "source rows", "rows", "ok", "rows dropped"],
+        [
+            [file, *(_cell(counts[c]) for c in ("raw_rows", "rows", "ok", "rows_dropped"))]
+            for file, counts in report["by_file"].items()
+        ],
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        numeric = all(row[columns.index(column)].replace(",", "")[:1].isdigit() for row in rows)
+        justify: Any = "right" if numeric else "left"
+        # Folded, never cut: what is printed here gets copied.
+        table.add_column(column, justify=justify, no_wrap=numeric, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
