@@ -24,6 +24,9 @@ Cache = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
+_PIPE_WIDTH = 160
+"""Columns of a table that is not shown on a terminal."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -129,7 +132,7 @@ def stats(
     for chosen in dict.fromkeys(record["name"] for record in records):
         typer.echo(f"{chosen} (times in us)")
         shown = [r for r in records if r["name"] == chosen]
-        columns = [c for c in shown[0] if c != "name"]
+        columns = [c for c in shown[0] if c not in ("name", "ok", "median_us")]
         _table(
             [column.removesuffix("_us") for column in columns],
             [[_cell(record[column]) for column in columns] for record in shown],
@@ -238,11 +241,14 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False)
-    for column in columns:
-        numeric = all(row[columns.index(column)].replace(",", "")[:1].isdigit() for row in rows)
+    for at, column in enumerate(columns):
+        numeric = all(row[at].replace(",", "")[:1].isdigit() for row in rows)
         justify: Any = "right" if numeric else "left"
-        # Folded, never cut: what is printed here gets copied.
-        table.add_column(column, justify=justify, no_wrap=numeric, overflow="fold")
+        # Names and numbers are kept whole, and texts folded, not cut: they get copied.
+        table.add_column(column, justify=justify, no_wrap=numeric or at == 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+    console.print(table)

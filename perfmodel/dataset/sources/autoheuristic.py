@@ -28,7 +28,7 @@ from perfmodel.problems.dtypes import parse_dtype
 VERSION = 1
 
 _DEVICES = {(8, 0): "a100-sxm4-80gb", (9, 0): "h100-sxm5"}
-"""By compute capability. The exact device is not stated; the throughput reached says which it is."""
+"""By compute capability; the exact device is not stated, but the throughput reached tells it."""
 
 _LIBRARY_CHOICES = {"extern_mm": "cublas", "extern_fallback_mixed_mm": "aten"}
 
