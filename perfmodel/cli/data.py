@@ -27,6 +27,9 @@ Cache = Annotated[
 _PIPE_WIDTH = 160
 """Columns of a table that is not shown on a terminal."""
 
+_NAME_WIDTH = 24
+"""Of a first column, this much is never folded."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -242,10 +245,13 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for at, column in enumerate(columns):
-        numeric = all(row[at].replace(",", "")[:1].isdigit() for row in rows)
+        cells = [row[at] for row in rows]
+        numeric = all(cell.replace(",", "")[:1].isdigit() for cell in cells)
+        longest = max((len(text) for text in [column, *cells]), default=0)
         justify: Any = "right" if numeric else "left"
-        # Names and numbers are kept whole, and texts folded, not cut: they get copied.
-        table.add_column(column, justify=justify, no_wrap=numeric or at == 0, overflow="fold")
+        # Numbers are kept whole, and texts folded, not cut: they get copied.
+        width = longest if numeric else min(longest, _NAME_WIDTH if at == 0 else 0)
+        table.add_column(column, justify=justify, min_width=width, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = Console()
