@@ -7,6 +7,7 @@ from perfmodel.hardware.catalog import INDEX, build_index
 
 
 def main() -> None:
+    """Write the index beside the device files."""
     text = json.dumps(build_index(), indent=0, ensure_ascii=False) + "\n"
     fresh = INDEX.with_suffix(".tmp")
     fresh.write_text(text, encoding="utf-8")

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from perfmodel.errors import AmbiguousGpuError, InvalidGpuSpecError, UnknownGpuError
 from perfmodel.hardware.gpu import Gpu
@@ -95,7 +94,15 @@ def _load_known(name: str) -> Gpu:
 
 
 def _load_file(path: Path) -> Gpu:
-    base = read_toml(path).get("base")
+    if path.resolve().parent == SPECS:
+        return _load_known(path.stem)
+    raw = read_toml(path)
+    base, name = raw.get("base"), raw.get("name", path.stem)
+    if name in _canonical():
+        raise InvalidGpuSpecError(
+            f"{path}: name is {name!r}, which is a known device's; use a name of your own: "
+            f'name = "my-{name}"'
+        )
     if base is None:
         return read_spec(path)
     if not isinstance(base, str):
@@ -104,8 +111,7 @@ def _load_file(path: Path) -> Gpu:
         known = resolve(base)
     except (UnknownGpuError, AmbiguousGpuError) as error:
         raise InvalidGpuSpecError(f"{path}: base: {error}") from error
-    fields: dict[str, Any] = read_fields(SPECS / f"{known}.toml")
-    return read_spec(path, base=fields)
+    return read_spec(path, base=read_fields(SPECS / f"{known}.toml"))
 
 
 def _unknown_message(name: str) -> str:
@@ -114,13 +120,13 @@ def _unknown_message(name: str) -> str:
     if not name.strip():
         return f"the GPU's name is empty; use one of: {known}"
     near = closest_names(name, _index())
-    hint = f"; the closest known are {', '.join(near)}" if near else ""
+    hint = f" (closest: {', '.join(near)})" if near else ""
     if "mig" in tokens(name):
         return (
-            f"GPU {shown} is a MIG slice, which has fewer SMs, less memory and less bandwidth than "
-            f"the whole device: describe it in a file of its own (base = the whole device, then "
-            f"sm_count, memory_bytes, dram_bandwidth_gb_per_s, l2_bytes) and give --gpu FILE.toml"
-            f"{hint}"
+            f"unknown GPU {shown}: a MIG slice has fewer SMs, less memory and less bandwidth than "
+            f"the whole device, so describe it in a file of its own (base = the whole device"
+            f"{hint}, then sm_count, memory_bytes, dram_bandwidth_gb_per_s and l2_bytes) "
+            f"and give --gpu FILE.toml"
         )
     return (
         f"unknown GPU {shown}{hint}; use one of: {known}; "

@@ -43,7 +43,7 @@ _ALL = (
     Field("boost_clock_mhz", "float", "compute", "clock of the tensor peaks", "MHz", 50, 10_000),
     Field("max_clock_mhz", "float", "compute", "highest clock", "MHz", 50, 10_000, False),
     Field("tensor_tflops", "peaks", "compute", "dense tensor peak", "TFLOP/s", 1e-3, 1e6, False),
-    Field("plain_tflops", "peaks", "compute", "peak of ordinary lanes", "TFLOP/s", 1e-3, 1e6, False),
+    Field("plain_tflops", "peaks", "compute", "ordinary lanes", "TFLOP/s", 1e-3, 1e6, False),
     Field(
         "tensor_flops_per_clock_per_sm", "peaks", "compute", "dense tensor operations",
         "FLOP/clock/SM", 1, 1e6, False,
@@ -65,7 +65,7 @@ _ALL = (
     Field("dram_bandwidth_gb_per_s", "float", "memory", "peak memory bandwidth", "GB/s", 1, 1e6),
     Field("l2_bytes", "int", "memory", "L2 cache of the whole device", "B", _KIB, 64 * _GIB),
     Field("l2_bandwidth_gb_per_s", "float", "memory", "peak L2 reads", "GB/s", 1, 1e7, False),
-    Field("last_level_cache_bytes", "int", "memory", "cache behind L2", "B", _KIB, 64 * _GIB, False),
+    Field("last_level_cache_bytes", "int", "memory", "behind L2", "B", _KIB, 64 * _GIB, False),
     Field("smem_per_sm_bytes", "int", "limits", "shared memory of an SM", "B", _KIB, 64 * _MIB),
     Field("smem_per_block_bytes", "int", "limits", "default limit", "B", _KIB, 64 * _MIB),
     Field("smem_per_block_optin_bytes", "int", "limits", "opt-in limit", "B", _KIB, 64 * _MIB),

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 # Words that makers and drivers put before the model, and that say nothing about which device it is.
 _MAKERS = frozenset({"nvidia", "amd", "intel", "geforce", "tesla", "instinct", "radeon"})
 _MARKS = re.compile(r"\((?:r|tm|c)\)|[®™©]")
-_SEPARATORS = re.compile(r"[\s_\-‐-―−]+")
+# Spaces, underscores, and hyphens and dashes of every kind.
+_SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015\u2212]+")
 _LONGEST = 200
 
 

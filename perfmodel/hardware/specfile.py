@@ -24,13 +24,14 @@ takes one of three forms::
     # 3. A device of an unknown architecture: every required field must be given.
 
 ``tensor_tflops`` holds dense peaks only. Where it is left out, or lacks a data type, the peak is
-sm_count x tensor_flops_per_clock_per_sm x boost_clock_mhz. A ``[sources]`` table maps a citation to
-the list of fields that it covers; it is optional in a user's file.
+sm_count x tensor_flops_per_clock_per_sm x boost_clock_mhz. A ``..._per_clock_per_sm`` table
+replaces that of the architecture or base as a whole; other tables are merged entry by entry.
+``name`` is the file's stem unless given. A ``[sources]`` table maps a citation to the list of
+fields that it covers; it is optional in a user's file. What is unknown is left out.
 """
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -52,6 +53,12 @@ _LARGEST_FILE_BYTES = 1 << 20
 _PEAK_TOLERANCE = 0.25
 _DTYPES = tuple(d.name for d in ALL_DTYPES)
 _EXTRA_KEYS = ("name", "base")
+# What a file may not take over from its base: they are the names of another device.
+_OF_ONE_DEVICE = ("name", "product", "driver_names", "aliases")
+_RATES = {
+    "tensor_tflops": "tensor_flops_per_clock_per_sm",
+    "plain_tflops": "plain_flops_per_clock_per_sm",
+}
 
 
 def read_spec(path: Path, *, base: Mapping[str, Any] | None = None, name: str | None = None) -> Gpu:
@@ -178,7 +185,7 @@ def _number(item: Field, name: str, value: Any, path: Path) -> int | float:
     allowed = f"{noun} from {item.low:.12g} to {item.high:.12g}{unit}"
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise _wrong(path, name, value, allowed)
-    if not math.isfinite(value) or not item.low <= value <= item.high:
+    if not item.low <= value <= item.high:  # NaN fails every comparison
         raise _wrong(path, name, value, allowed)
     return value if whole else float(value)
 
@@ -218,19 +225,16 @@ def _inherit(own: dict[str, Any], base: Mapping[str, Any] | None, path: Path) ->
             f"{base['architecture']!r}, that of its base, or no base",
         )  # fmt: skip
     else:
-        # The base's names are those of another device, and its text describes another board.
-        below = {
-            k: v for k, v in base.items() if k not in ("name", "product", "driver_names", "aliases")
-        }
+        below = {k: v for k, v in base.items() if k not in _OF_ONE_DEVICE}
     merged = dict(below)
     for key, value in own.items():
-        both_tables = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = {**merged[key], **value} if both_tables else value
+        merges = isinstance(value, dict) and key in merged and key not in _RATES.values()
+        merged[key] = {**merged[key], **value} if merges else value
     cited = own.get("sources", {})
-    stated = {k for k in own if k not in cited and k not in ("sources", "name")}
+    stated = [k for k in own if k not in ("sources", "name")]
     merged["sources"] = {
-        **{k: v for k, v in below.get("sources", {}).items() if k not in stated},
-        **({k: f"given in {path.name}" for k in sorted(stated)} if path.parent != SPECS else {}),
+        **{k: v for k, v in below.get("sources", {}).items() if k.partition(".")[0] not in stated},
+        **(dict.fromkeys(stated, f"given in {path.name}") if path.parent != SPECS else {}),
         **cited,
     }
     return merged
@@ -260,24 +264,21 @@ def _fill_peaks(
     """State the peaks that follow from units, operations per clock, and clock."""
     clock = values["boost_clock_mhz"]
     sources = values["sources"]
-    for peaks, per_clock in (
-        ("tensor_tflops", "tensor_flops_per_clock_per_sm"),
-        ("plain_tflops", "plain_flops_per_clock_per_sm"),
-    ):
-        stated = dict(own.get(peaks, {}) if base is not None else values.get(peaks, {}))
-        if base is not None:
+    for peaks, rates in _RATES.items():
+        stated = dict(own.get(peaks, {}))
+        if base is not None and rates not in own:
             scale = values["sm_count"] * clock / (base["sm_count"] * base["boost_clock_mhz"])
-            changed = own.get(per_clock, {})
+            base_sources = base["sources"]
             for dtype, peak in base.get(peaks, {}).items():
-                if dtype in stated or dtype in changed:
-                    continue
-                stated[dtype] = peak * scale
-                if scale != 1:
-                    sources[f"{peaks}.{dtype}"] = "scaled from the base by sm_count x clock"
-        for dtype, ops in values.get(per_clock, {}).items():
+                if dtype not in stated:
+                    stated[dtype] = peak * scale
+                    was = base_sources.get(f"{peaks}.{dtype}") or base_sources.get(peaks, "base")
+                    how = "" if scale == 1 else "; scaled by sm_count x boost_clock_mhz"
+                    sources[f"{peaks}.{dtype}"] = was + how
+        for dtype, per_clock in values.get(rates, {}).items():
             if dtype not in stated:
-                stated[dtype] = round(values["sm_count"] * ops * clock * 1e-6, 4)
-                sources[f"{peaks}.{dtype}"] = f"sm_count x {per_clock} x boost_clock_mhz"
+                stated[dtype] = round(values["sm_count"] * per_clock * clock * 1e-6, 4)
+                sources[f"{peaks}.{dtype}"] = f"sm_count x {rates} x boost_clock_mhz"
         values[peaks] = stated
 
 
@@ -306,6 +307,7 @@ def _check_together(values: Mapping[str, Any], path: Path) -> None:
         raise refuse("threads_per_sm", f"warps_per_sm x warp_size = {threads}")
     if values["threads_per_block_max"] > threads:
         raise refuse("threads_per_block_max", f"at most threads_per_sm = {threads}")
+    _check_bandwidth(values, path)
     for dtype, peak in values["tensor_tflops"].items():
         ops = values.get("tensor_flops_per_clock_per_sm", {}).get(dtype)
         if ops is None:
@@ -318,6 +320,19 @@ def _check_together(values: Mapping[str, Any], path: Path) -> None:
                 f"{computed:.4g} TFLOP/s (a dense peak, not a sparse one; for a part with slower "
                 f"matrix units give tensor_flops_per_clock_per_sm too)",
             )  # fmt: skip
+
+
+def _check_bandwidth(values: Mapping[str, Any], path: Path) -> None:
+    bus, clock = values.get("memory_bus_bits"), values.get("memory_clock_mhz")
+    if bus is None or clock is None:
+        return
+    pins = bus / 8 * 2 * clock * 1e-3
+    bandwidth = values["dram_bandwidth_gb_per_s"]
+    if abs(bandwidth / pins - 1) > _PEAK_TOLERANCE:
+        raise _wrong(
+            path, "dram_bandwidth_gb_per_s", bandwidth,
+            f"near memory_bus_bits / 8 x 2 x memory_clock_mhz = {pins:.4g} GB/s, or change those",
+        )  # fmt: skip
 
 
 def _wrong(path: Path, name: str, value: Any, allowed: str) -> InvalidGpuSpecError:
