@@ -1,0 +1,126 @@
+"""Named, versioned columns for the learned correction.
+
+Sizes and hardware enter as ratios (times to the estimate, footprints to the cache, waves to the
+device), so that a tree's thresholds mean the same on another device and outside the data.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.analytic.model import LIMITERS, Estimate
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.problems.gemm_table import GemmTable
+from perfmodel.tiling.config import ConfigTable
+from perfmodel.tiling.work import Work, lane_tile, uses_warpgroup_mma, warp_grid
+
+Array = NDArray[np.float64]
+
+GEMM_SCHEMA = "gemm-1"
+"""Changes whenever a column is added, dropped or redefined; a model of another schema is refused."""
+
+TINY = 1e-12
+
+
+def gemm_columns(
+    p: GemmTable, c: ConfigTable, gpu: Gpu, work: Work, estimate: Estimate
+) -> dict[str, Array | float]:
+    """Return every feature by name; each is one value for all rows or one value a row."""
+    cta, res = work.classes[0], work.resources
+    seconds = estimate.seconds
+    a, b, out = p.a_dtype.bytes, p.b_dtype.bytes, p.out_dtype.bytes
+    tiles_m, tiles_n = np.ceil(p.m / c.block_m), np.ceil(p.n / c.block_n)
+    padded_k = cta.iterations * c.block_k * c.split_k
+    occupancy = np.maximum(res.occupancy, 1.0)
+    threads = res.threads
+    warps_m, warps_n = warp_grid(c)
+    dtype = work.compute_dtype
+    tensor = gpu.tensor_tflops.get(dtype, 0.0)
+    peak = tensor or gpu.plain_tflops.get(dtype, 1.0)
+    balance = peak * 1e3 / gpu.dram_bandwidth_gb_per_s
+    slots = gpu.sm_count * occupancy
+    columns: dict[str, Array | float] = {
+        f"{name}_share": _log2(estimate.by_limiter[name] / seconds) for name in LIMITERS
+    }
+    columns |= {
+        # scale
+        "seconds_over_launch": _log2(seconds / np.maximum(estimate.by_limiter["launch"], TINY)),
+        "trip_over_exposed": _log2(estimate.trip_seconds / estimate.exposed_s),
+        "intensity_over_balance": _log2(work.flops / np.maximum(work.compulsory_bytes, 1.0) / balance),
+        "footprint_over_l2": _log2(work.compulsory_bytes / gpu.l2_bytes),
+        "dram_over_compulsory": work.dram_bytes / np.maximum(work.compulsory_bytes, 1.0),
+        "a_over_l2": _log2(p.m * p.k * a / gpu.l2_bytes),
+        "b_over_l2": _log2(p.k * p.n * b / gpu.l2_bytes),
+        "balance": _log2(balance),
+        # schedule
+        "waves": _log2(work.ctas / slots),
+        "ctas_per_sm": _log2(work.ctas / gpu.sm_count),
+        "sm_share": estimate.sm_share,
+        "tail_share": estimate.waves.tail_ctas / slots,
+        "tail_occupancy": estimate.waves.tail_occupancy,
+        "iterations": _log2(cta.iterations),
+        "tiles_m": _log2(tiles_m),
+        "tiles_n": _log2(tiles_n),
+        "patch_rows": work.patch.rows,
+        "patch_columns": _log2(work.patch.columns),
+        # padding and masks
+        "pad_m": tiles_m * c.block_m / np.maximum(p.m, 1.0),
+        "pad_n": tiles_n * c.block_n / np.maximum(p.n, 1.0),
+        "pad_k": padded_k / np.maximum(p.k, 1.0),
+        "even_k": (padded_k == p.k).astype(np.float64),
+        "m_below_block": (p.m < c.block_m) * 1.0,
+        "n_below_block": (p.n < c.block_n) * 1.0,
+        # tile
+        "block_m": _log2(c.block_m),
+        "block_n": _log2(c.block_n),
+        "block_k": _log2(c.block_k),
+        "group_m": _log2(c.group_m),
+        "num_warps": _log2(c.num_warps),
+        "num_stages": c.num_stages,
+        "split_k": _log2(c.split_k),
+        "warps_m": _log2(warps_m),
+        "warp_tile_m": _log2(c.block_m / warps_m),
+        "warp_tile_n": _log2(c.block_n / warps_n),
+        "accumulators": _log2(c.block_m * c.block_n / threads),
+        "trip_bytes": _log2(cta.load_bytes),
+        "a_bytes_per_thread": _log2(c.block_m * c.block_k * a / threads),
+        "b_bytes_per_thread": _log2(c.block_n * c.block_k * b / threads),
+        "bytes_in_flight": _log2(cta.load_bytes * np.maximum(c.num_stages - 1.0, 1.0) * occupancy),
+        # resources
+        "smem_bytes": _log2(res.smem_bytes / gpu.smem_per_sm_bytes),
+        "occupancy": occupancy,
+        "warps_per_sm": _log2(occupancy * c.num_warps),
+        "registers_wanted": res.registers_wanted,
+        "spill_bytes": res.spill_bytes_per_thread,
+        "wgmma": uses_warpgroup_mma(c, gpu) * 1.0,
+        "mma_share": work.mma_share,
+        # operands in memory
+        "a_vector": _log2(p.a_vector_bytes),
+        "b_vector": _log2(p.b_vector_bytes),
+        "a_row": p.a_row,
+        "b_row": p.b_row,
+        "a_packed": p.a_packed,
+        "b_packed": p.b_packed,
+        "a_run_bytes": _log2(np.where(p.a_row > 0, c.block_k, np.minimum(c.block_m, p.m)) * a),
+        "b_run_bytes": _log2(np.where(p.b_row > 0, np.minimum(c.block_n, p.n), c.block_k) * b),
+        "out_row_bytes": _log2(np.minimum(p.n, c.block_n) * out),
+        "out_aligned": np.gcd(np.asarray(p.n * out).astype(np.int64), 16).astype(np.float64),
+        "operand_bits": float(p.a_dtype.bits),
+        "b_bits": float(p.b_dtype.bits),
+        "on_tensor_units": float(tensor > 0),
+        "aspect": _log2(np.maximum(p.m, 1.0) / np.maximum(p.n, 1.0)),
+    }
+    return columns
+
+
+def matrix(columns: dict[str, Array | float], rows: int) -> NDArray[np.float32]:
+    """Stack columns into one (rows, features) float32 array, row-major."""
+    out = np.empty((len(columns), rows), dtype=np.float32)
+    for i, value in enumerate(columns.values()):
+        out[i] = value
+    return np.ascontiguousarray(out.T)
+
+
+def _log2(value: Array | float) -> Array:
+    return np.log2(np.maximum(value, TINY))
