@@ -112,12 +112,13 @@ def _print_one(gpu: Gpu) -> None:
         table = Table(title=title, title_justify="left", show_edge=False)
         table.add_column("field", no_wrap=True)
         table.add_column("value", justify="right")
-        table.add_column("unit", no_wrap=True)
-        table.add_column("source", overflow="fold")
+        if group != "identity":  # numbers have a unit and a source, names need none
+            table.add_column("unit", no_wrap=True)
+            table.add_column("source", overflow="fold")
         for item in FIELDS.values():
             if item.group == group and item.kind != "sources":
                 for row in _rows(gpu, item):
-                    table.add_row(*row)
+                    table.add_row(*row[: len(table.columns)])
         console.print(table, highlight=False)
         console.print()
 

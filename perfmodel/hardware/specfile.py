@@ -55,6 +55,7 @@ _DTYPES = tuple(d.name for d in ALL_DTYPES)
 _EXTRA_KEYS = ("name", "base")
 # What a file may not take over from its base: they are the names of another device.
 _OF_ONE_DEVICE = ("name", "product", "driver_names", "aliases")
+_PINS = ("memory_bus_bits", "memory_clock_mhz")
 _RATES = {
     "tensor_tflops": "tensor_flops_per_clock_per_sm",
     "plain_tflops": "plain_flops_per_clock_per_sm",
@@ -226,6 +227,8 @@ def _inherit(own: dict[str, Any], base: Mapping[str, Any] | None, path: Path) ->
         )  # fmt: skip
     else:
         below = {k: v for k, v in base.items() if k not in _OF_ONE_DEVICE}
+        if "dram_bandwidth_gb_per_s" in own:  # another bandwidth, so not the base's pins
+            below = {k: v for k, v in below.items() if k not in _PINS}
     merged = dict(below)
     for key, value in own.items():
         merges = isinstance(value, dict) and key in merged and key not in _RATES.values()
