@@ -122,11 +122,11 @@ def _unknown_message(name: str) -> str:
     near = closest_names(name, _index())
     hint = f" (closest: {', '.join(near)})" if near else ""
     if "mig" in tokens(name):
+        whole = f'"{near[0]}"' if near else "the whole device's name"
         return (
             f"unknown GPU {shown}: a MIG slice has fewer SMs, less memory and less bandwidth than "
-            f"the whole device, so describe it in a file of its own (base = the whole device"
-            f"{hint}, then sm_count, memory_bytes, dram_bandwidth_gb_per_s and l2_bytes) "
-            f"and give --gpu FILE.toml"
+            f"the whole device, so describe it in a file of its own (base = {whole}, then "
+            f"sm_count, memory_bytes, dram_bandwidth_gb_per_s and l2_bytes) and give --gpu FILE.toml"
         )
     return (
         f"unknown GPU {shown}{hint}; use one of: {known}; "

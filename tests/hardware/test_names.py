@@ -157,6 +157,11 @@ def test_a_mig_slice_needs_a_file_of_its_own(written: str) -> None:
         load_gpu(written)
 
 
+def test_the_whole_device_is_offered_as_the_slice_s_base() -> None:
+    with pytest.raises(UnknownGpuError, match='base = "h100-sxm5"'):
+        load_gpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+
+
 def answer(name: str) -> str | UsageError:
     try:
         return resolve(name)
