@@ -126,7 +126,7 @@ def _unknown_message(name: str) -> str:
         return (
             f"unknown GPU {shown}: a MIG slice has fewer SMs, less memory and less bandwidth than "
             f"the whole device, so describe it in a file of its own (base = {whole}, then "
-            f"sm_count, memory_bytes, dram_bandwidth_gb_per_s and l2_bytes) and give --gpu FILE.toml"
+            f"sm_count, memory_bytes, dram_bandwidth_gb_per_s, l2_bytes) and give --gpu FILE.toml"
         )
     return (
         f"unknown GPU {shown}{hint}; use one of: {known}; "
