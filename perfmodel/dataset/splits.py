@@ -207,7 +207,7 @@ def leave_one_size_out(labels: pd.DataFrame) -> Iterator[Split]:
     """Yield one split per (m, n, k), named ``MxNxK`` or ``M`` for square ones."""
     sizes = labels.loc[:, list(SIZE_COLUMNS)]
     for size in sorted(set(sizes.itertuples(index=False, name=None))):
-        test = (sizes == size).all(axis=1).to_numpy()
+        test = (sizes == np.array(size)).all(axis=1).to_numpy()
         m, n, k = (int(s) for s in size)
         yield Split(str(m) if m == n == k else f"{m}x{n}x{k}", ~test, test)
 

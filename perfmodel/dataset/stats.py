@@ -14,7 +14,7 @@ from perfmodel.dataset.splits import group_ids, problem_ids
 def by_device(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return one record per device and data type of one family's rows.
 
-    Keys: ``gpu``, ``dtype`` (``fp16``, ``fp16 x int8``), ``problems``, ``configs``, ``rows``,
+    Keys: ``gpu``, ``dtype`` (``fp16``, ``fp16xint8``), ``problems``, ``configs``, ``rows``,
     ``ok``, ``failed``, and ``fastest_us``, ``median_us``, ``slowest_us`` of the rows that ran.
     """
     ran = table["outcome"] == Outcome.OK.value
@@ -22,7 +22,7 @@ def by_device(table: pd.DataFrame) -> list[dict[str, Any]]:
     counted = pd.DataFrame(
         {
             "gpu": table["gpu"].fillna("unknown"),
-            "dtype": table["a_dtype"].where(same, table["a_dtype"] + " x " + table["b_dtype"]),
+            "dtype": table["a_dtype"].where(same, table["a_dtype"] + "x" + table["b_dtype"]),
             "problem": problem_ids(table),
             "config": group_ids(table, ("is_library", *CONFIG_COLUMNS)),
             "ran": ran,
