@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +21,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     partial: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-        partial = Path(name)
+        # Not mkstemp, which hides the file from other users of a shared folder.
+        partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+        partial.touch(exist_ok=False)
         yield partial
         os.replace(partial, path)
         partial = None
