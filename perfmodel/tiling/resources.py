@@ -13,13 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.hardware.gpu import Gpu
+from perfmodel.problems.gemm import VECTOR_BYTES_MAX
 from perfmodel.problems.gemm_table import GemmTable, Numbers
 from perfmodel.tiling.config import ConfigTable
+from perfmodel.tiling.layout import MatrixUnits, store_scratch_bytes
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 CP_ASYNC_BYTES_MIN = 4
 """The narrowest asynchronous copy to shared memory (PTX ISA, cp.async: 4, 8 or 16 bytes)."""
+
+
+BARRIER_BYTES = 8
+"""A memory barrier on which tensor memory's products are awaited."""
 
 
 @dataclass(frozen=True)
@@ -52,29 +59,21 @@ def gemm_resources(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Resou
     ``problems`` and ``configs`` broadcast: one problem with n configurations, or one each a row.
     The device's capability flags and limits decide, never its generation.
     """
-    compute = problems.compute_dtype.name
-    a_bits, b_bits, out_bits = (
-        d.bits for d in (problems.a_dtype, problems.b_dtype, problems.out_dtype)
-    )
-    a_vector_bytes, b_vector_bytes = problems.a_vector_bytes, problems.b_vector_bytes
-    threads = configs.num_warps * gpu.warp_size
-    tile_a = configs.block_m * configs.block_k * a_bits / 8
-    tile_b = configs.block_k * configs.block_n * b_bits / 8
-    tile_c = configs.block_m * configs.block_n
-    accumulators = tile_c / threads
-    wgmma = _uses_wgmma(configs, compute, gpu)
-    tmem = _uses_tmem(configs, compute, gpu)
-    smem = _shared_memory(
-        configs, threads, tile_a, tile_b, tile_c * out_bits / 8, a_vector_bytes, b_vector_bytes,
-        wgmma, tmem, gpu,
-    )  # fmt: skip
-    wanted = 36 + 1.23 * accumulators + 0.70 * (tile_a + tile_b) / (4 * threads)
-    limit = _register_limit(configs, threads, gpu)
+    path = _Path.of(problems.compute_dtype.name, configs, gpu)
+    a_access = (problems.a_vector_bytes, problems.a_row)
+    b_access = (problems.b_vector_bytes, 1.0 - problems.b_row)
+    a = _operand(problems.a_dtype.bits, configs.block_m, configs, a_access, path)
+    b = _operand(problems.b_dtype.bits, configs.block_n, configs, b_access, path)
+    accumulators = configs.block_m * configs.block_n / path.threads
+    smem = _shared_memory((a, b), problems.out_dtype.bytes, configs, path, gpu)
+    tile_a, tile_b, tmem = a.tile_bytes, b.tile_bytes, path.tensor_memory
+    wanted = 36 + 1.23 * accumulators + 0.70 * (tile_a + tile_b) / (4 * path.threads)
+    limit = _register_limit(configs, path.threads, gpu)
     registers = np.minimum(np.maximum(np.ceil(wanted), 24), limit)
     spill = 4 * np.maximum(wanted - limit, 0)
     return Resources(
         smem_bytes=smem,
-        threads=threads,
+        threads=path.threads,
         accumulators_per_thread=np.where(tmem, 0.0, accumulators),
         registers_wanted=wanted,
         registers=registers,
@@ -103,54 +102,117 @@ def ctas_per_sm(smem_bytes: Array, registers: Array, num_warps: Array, gpu: Gpu)
     return np.where(fits, least, 0.0)
 
 
-def _uses_wgmma(configs: ConfigTable, compute: str, gpu: Gpu) -> NDArray[np.bool_]:
+@dataclass(frozen=True)
+class _Path:
+    """Which unit multiplies each configuration's tile; ``widened``: after fp8 became fp16."""
+
+    threads: Array
+    wgmma: Mask
+    tensor_memory: Mask
+    widened: Mask
+    fma: bool
+
+    @classmethod
+    def of(cls, compute: str, configs: ConfigTable, gpu: Gpu) -> _Path:
+        wgmma = _uses_wgmma(configs, compute, gpu)
+        tensor_memory = _uses_tensor_memory(configs, compute, gpu)
+        # sm_89 and sm_120 have warp-level fp8 instructions; Hopper and data-centre Blackwell have
+        # fp8 in their group-level ones only.
+        warp_level_fp8 = gpu.can("fp8") and not (gpu.can("wgmma") or gpu.can("tmem"))
+        widens = compute.startswith("fp8") and not warp_level_fp8
+        return cls(
+            threads=configs.num_warps * gpu.warp_size,
+            wgmma=wgmma,
+            tensor_memory=tensor_memory,
+            widened=~(wgmma | tensor_memory) & widens,
+            fma=compute in ("fp32", "fp64") or not gpu.can("tensor_cores"),
+        )
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """One operand's tile: bytes of a stage, whether a thread has 4 bytes of it to copy at once,
+    and whether it can have several buffers."""
+
+    tile_bytes: Array
+    copied: Mask
+    multi_buffered: Mask
+
+
+def _operand(
+    bits: int, rows: Array, configs: ConfigTable, access: tuple[Numbers, Numbers], path: _Path
+) -> _Operand:
+    """Describe the tile of ``rows`` (or columns) by ``block_k`` elements.
+
+    ``access``: the widest aligned load in bytes, and 1 where the operand lies along k, else 0.
+
+    A thread copies at least one element and at most one vector; copies of less than 4 bytes are
+    not asynchronous. 8-bit operands that do not lie along k pass through registers for wgmma, and
+    for the warp-level instruction where a thread's whole share is one row of 16 bytes.
+    """
+    vector_bytes, k_major = access
+    tile = rows * configs.block_k * bits / 8
+    copy = np.minimum(vector_bytes, np.maximum(bits / 8, tile / path.threads))
+    copied = np.asarray(copy >= CP_ASYNC_BYTES_MIN)
+    direct = copied
+    if bits == 8:
+        one_row = (rows == VECTOR_BYTES_MAX) & (tile == VECTOR_BYTES_MAX * path.threads)
+        direct = direct & (np.asarray(k_major > 0) | ~(path.wgmma | one_row))
+    return _Operand(tile, copied, direct)
+
+
+def _uses_wgmma(configs: ConfigTable, compute: str, gpu: Gpu) -> Mask:
     """Whether a warp group's matrix instruction applies: 64 rows for every 4 warps."""
     if not gpu.can("wgmma") or compute in ("fp32", "fp64"):
         return np.zeros(len(configs), dtype=np.bool_)
-    return np.asarray(
-        (configs.num_warps % 4 == 0) & (configs.block_m >= 64) & (configs.block_n >= 8)
-    )
+    return np.asarray((configs.num_warps % 4 == 0) & (configs.block_m >= 64))
 
 
-def _uses_tmem(configs: ConfigTable, compute: str, gpu: Gpu) -> NDArray[np.bool_]:
-    """Whether accumulators live in tensor memory."""
+def _uses_tensor_memory(configs: ConfigTable, compute: str, gpu: Gpu) -> Mask:
+    """Whether accumulators live in tensor memory: one or two warp groups, 64 rows and more."""
     if not gpu.can("tmem") or compute in ("fp32", "fp64", "int8"):
         return np.zeros(len(configs), dtype=np.bool_)
-    return np.asarray(
-        (configs.num_warps % 4 == 0) & (configs.block_m >= 64) & (configs.block_n >= 8)
-    )
+    groups = (configs.num_warps == 4) | (configs.num_warps == 8)
+    return np.asarray(groups & (configs.block_m >= 64))
 
 
 def _shared_memory(
+    operands: tuple[_Operand, _Operand],
+    out_bytes: float,
     configs: ConfigTable,
-    threads: Array,
-    tile_a: Array,
-    tile_b: Array,
-    tile_out: Array,
-    a_vector_bytes: Numbers,
-    b_vector_bytes: Numbers,
-    wgmma: NDArray[np.bool_],
-    tmem: NDArray[np.bool_],
+    path: _Path,
     gpu: Gpu,
 ) -> Array:
-    """Bytes of shared memory per CTA.
+    """Bytes of shared memory per CTA: the larger of the main loop's and the epilogue's.
 
-    A pipelined loop keeps ``stages - 1`` operand tiles in flight where the products read shared
-    memory through registers, and ``stages`` where the matrix unit itself reads it while the next
-    tile arrives (wgmma, tensor memory). An operand that a thread cannot copy asynchronously, for
-    want of 4 contiguous bytes, has one buffer.
+    A pipelined loop keeps ``stages - 1`` operand tiles where products read shared memory through
+    registers, and ``stages`` where the matrix unit itself reads it while the next tile arrives
+    (wgmma, tensor memory). Operands widened on the way pass through shared memory one after the
+    other where nothing is pipelined, and take 16 bits an element where only the other one is.
     """
-    if not gpu.can("cp_async"):
-        return np.maximum(tile_a + tile_b, tile_out)
-    direct = wgmma | tmem
+    a, b = operands
     stages = configs.num_stages
-    buffers = np.where(direct, stages, np.maximum(stages - 1, 1))
-    a_copy = np.minimum(a_vector_bytes, tile_a / threads)
-    b_copy = np.minimum(b_vector_bytes, tile_b / threads)
-    loop = np.where(a_copy >= CP_ASYNC_BYTES_MIN, buffers, 1) * tile_a
-    loop = loop + np.where(b_copy >= CP_ASYNC_BYTES_MIN, buffers, 1) * tile_b
-    loop = loop + np.where(tmem & (stages > 1), 16.0, 0.0)
-    return np.asarray(np.maximum(loop, np.where(direct, tile_out, 0.0)))
+    if not gpu.can("cp_async"):
+        tile_out = configs.block_m * configs.block_n * out_bytes
+        return np.asarray(np.maximum(a.tile_bytes + b.tile_bytes, tile_out))
+    buffers = np.where(path.wgmma | path.tensor_memory, stages, np.maximum(stages - 1, 1))
+    twice = path.tensor_memory & (stages > 1)  # loaded ahead of the loop, and in it
+    a_single = np.where(twice | (path.widened & a.copied), 2.0, 1.0)
+    b_single = np.where(twice | (path.widened & b.copied), 2.0, 1.0)
+    loop = (
+        np.where(a.multi_buffered, buffers, a_single) * a.tile_bytes
+        + np.where(b.multi_buffered, buffers, b_single) * b.tile_bytes
+        + np.where(path.tensor_memory, BARRIER_BYTES * np.minimum(stages, 2), 0.0)
+    )
+    in_turn = path.widened & ((stages == 1) | ~(a.multi_buffered | b.multi_buffered))
+    loop = np.where(in_turn, np.maximum(a.tile_bytes, b.tile_bytes), loop)
+    units = MatrixUnits(
+        path.wgmma, path.tensor_memory, path.fma, stores_matrices=gpu.can("tma")
+    )  # no flag of its own: stmatrix and TMA both came with sm_90
+    scratch = store_scratch_bytes(
+        configs.block_m, configs.block_n, configs.num_warps, out_bytes, units
+    )
+    return np.asarray(np.maximum(loop, scratch))
 
 
 def _register_limit(configs: ConfigTable, threads: Array, gpu: Gpu) -> Array:
