@@ -22,6 +22,10 @@ Array = NDArray[np.float64]
 
 SCHEDULERS_PER_SM = 4.0
 
+EVENT_TIMING_LAUNCH_S = 4e-6
+CUDA_GRAPH_LAUNCH_S = 2e-6
+"""Launch floors belong to the timing protocol: events around a launch, or launches in a graph."""
+
 LIMITERS = ("tensor", "fma", "sfu", "issue", "dram", "l2", "smem", "latency", "launch")
 
 
@@ -65,7 +69,8 @@ def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
     ramp = np.where(work.ctas > 0, rates.memory_latency_s, 0.0)
     seconds = launch_overhead_s + ramp + busy
     by_limiter = {
-        name: sum(p.by_limiter[name] for p in parts) for name in ("tensor", "fma", "sfu", "issue", "l2", "smem")
+        name: sum(p.by_limiter[name] for p in parts)
+        for name in ("tensor", "fma", "sfu", "issue", "l2", "smem")
     }
     by_limiter["dram"] = dram
     by_limiter["latency"] = sum(p.by_limiter["latency"] for p in parts)
@@ -115,9 +120,7 @@ def _class_seconds(
     exposed = exposed_latency_s(work.stages, compute, rates, gpu)
     tail = np.maximum(waves.tail_occupancy, 1.0)
     full = loop_seconds(cta.iterations, full_trip, exposed, rates.memory_latency_s)
-    last = loop_seconds(
-        cta.iterations, tail * (busiest + spill), exposed, rates.memory_latency_s
-    )
+    last = loop_seconds(cta.iterations, tail * (busiest + spill), exposed, rates.memory_latency_s)
     has_tail = waves.tail_ctas > 0
     seconds = waves.full * (full + occupancy * epilogue) + np.where(
         has_tail, last + tail * epilogue, 0.0
@@ -127,17 +130,17 @@ def _class_seconds(
     trips = rounds * cta.iterations
     alone = {name: trips * value for name, value in per_trip.items()}
     alone["l2"] = alone["l2"] + rounds * epilogue + trips * spill
-    alone["latency"] = (
-        cta.iterations * (waves.full * exposed + np.where(has_tail, exposed, 0.0))
-    )
+    alone["latency"] = cta.iterations * (waves.full * exposed + np.where(has_tail, exposed, 0.0))
     return _ClassTime(seconds=seconds, by_limiter=alone, trip=full_trip, exposed=exposed)
 
 
 def _spilled_to_dram(work: Work, gpu: Gpu, rates: DeviceRates) -> Array:
     """Spilled registers leave L2 once all resident threads' local memory outgrows it."""
     cta = work.classes[0]
-    resident = 0.5 * cta.spill_bytes * np.minimum(
-        work.ctas, gpu.sm_count * np.maximum(work.resources.occupancy, 1.0)
+    resident = (
+        0.5
+        * cta.spill_bytes
+        * np.minimum(work.ctas, gpu.sm_count * np.maximum(work.resources.occupancy, 1.0))
     )
     beyond = np.clip(resident / gpu.l2_bytes - 0.5, 0.0, 1.0)
     traffic = work.ctas * cta.iterations * cta.spill_bytes

@@ -21,9 +21,7 @@ def loop_seconds(iterations: Array, trip_s: Array, exposed_s: Array, latency_s: 
     return np.where(iterations > 0, latency_s + steady + trip_s, 0.0)
 
 
-def exposed_latency_s(
-    stages: Array, compute_s: Array, rates: DeviceRates, gpu: Gpu
-) -> Array:
+def exposed_latency_s(stages: Array, compute_s: Array, rates: DeviceRates, gpu: Gpu) -> Array:
     """Time from one trip of a CTA to its next that latency dictates, arrays (N,) in seconds.
 
     A loop of ``stages`` stages keeps stages - 1 buffers where the matrix instruction reads

@@ -13,7 +13,7 @@ from perfmodel.analytic.model import LIMITERS, Estimate
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable
-from perfmodel.tiling.work import Work, lane_tile, uses_warpgroup_mma, warp_grid
+from perfmodel.tiling.work import Work, uses_warpgroup_mma, warp_grid
 
 Array = NDArray[np.float64]
 
@@ -47,7 +47,9 @@ def gemm_columns(
         # scale
         "seconds_over_launch": _log2(seconds / np.maximum(estimate.by_limiter["launch"], TINY)),
         "trip_over_exposed": _log2(estimate.trip_seconds / estimate.exposed_s),
-        "intensity_over_balance": _log2(work.flops / np.maximum(work.compulsory_bytes, 1.0) / balance),
+        "intensity_over_balance": _log2(
+            work.flops / np.maximum(work.compulsory_bytes, 1.0) / balance
+        ),
         "footprint_over_l2": _log2(work.compulsory_bytes / gpu.l2_bytes),
         "dram_over_compulsory": work.dram_bytes / np.maximum(work.compulsory_bytes, 1.0),
         "a_over_l2": _log2(p.m * p.k * a / gpu.l2_bytes),

@@ -73,7 +73,9 @@ class GemmTable:
         """
         rows = [cls.of(p) for p in problems]
         if len({(r.a_dtype, r.b_dtype, r.out_dtype) for r in rows}) != 1:
-            raise InvalidProblemError("a table needs problems of one set of data types; group first")
+            raise InvalidProblemError(
+                "a table needs problems of one set of data types; group first"
+            )
         numbers = {name: np.array([getattr(r, name) for r in rows]) for name in NUMBER_FIELDS}
         first = rows[0]
         return cls(

@@ -1,0 +1,121 @@
+"""A measurement table as arrays: features, analytic times and labels, one row a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.analytic.model import CUDA_GRAPH_LAUNCH_S, EVENT_TIMING_LAUNCH_S, estimate
+from perfmodel.errors import DataError
+from perfmodel.hardware.catalog import load_gpu
+from perfmodel.learned.features import gemm_columns, matrix
+from perfmodel.problems.dtypes import parse_dtype
+from perfmodel.problems.gemm_table import GemmTable
+from perfmodel.tiling.config import PARAMETERS, ConfigTable
+from perfmodel.tiling.work import gemm_work
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+_GROUP_COLUMNS = ["gpu", "a_dtype", "b_dtype", "out_dtype", "timing_method"]
+_LAUNCH_S = {"events": EVENT_TIMING_LAUNCH_S, "cuda_graph": CUDA_GRAPH_LAUNCH_S}
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """Arrays of equal length N; ``features`` is (N, F) float32, times are in seconds."""
+
+    features: NDArray[np.float32]
+    names: tuple[str, ...]
+    analytic_s: Floats
+    latency_s: Floats
+    gpu: NDArray[np.object_]
+    dtype: NDArray[np.object_]
+    problem: NDArray[np.int64]  # equal where device and problem are
+
+    @property
+    def target(self) -> Floats:
+        """log(measured / analytic), what the model learns."""
+        return np.log(self.latency_s / self.analytic_s)
+
+    def best_s(self) -> Floats:
+        """Return, for each row, the fastest measured time of its problem."""
+        _, inverse = np.unique(self.problem, return_inverse=True)
+        best = np.full(inverse.max(initial=-1) + 1, np.inf)
+        np.minimum.at(best, inverse, self.latency_s)
+        return best[inverse]
+
+    def take(self, rows: NDArray[Any]) -> FeatureTable:
+        """Return the rows of a mask or an index."""
+        values = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "names"}
+        return replace(self, **values)
+
+    def __len__(self) -> int:
+        return len(self.analytic_s)
+
+
+def gemm_feature_table(labels: pd.DataFrame, problem: NDArray[np.int64]) -> FeatureTable:
+    """Compute features and analytic times of GEMM measurements with known configurations.
+
+    Args:
+        labels: rows of `perfmodel.dataset.splits.label_table`, all with outcome ``ok``.
+        problem: `perfmodel.dataset.splits.problem_ids` of the same rows.
+
+    Raises:
+        DataError: a row has no configuration, or was timed in an unknown way.
+    """
+    if not labels["config_known"].all():
+        raise DataError("rows without a known configuration cannot train a tile model; drop them")
+    parts: list[tuple[NDArray[np.intp], NDArray[np.float32], Floats]] = []
+    names: tuple[str, ...] = ()
+    for key, rows in labels.groupby(_GROUP_COLUMNS, dropna=False, sort=True).indices.items():
+        gpu_name, a, b, out, method = key
+        if method not in _LAUNCH_S:
+            raise DataError(
+                f"rows timed by {method!r} have no known launch overhead; use: {sorted(_LAUNCH_S)}"
+            )
+        part = labels.iloc[rows]
+        gpu = load_gpu(gpu_name)
+        problems = _problems(part, (a, b, out))
+        configs = _configs(part)
+        work = gemm_work(problems, configs, gpu)
+        found = estimate(work, gpu, launch_overhead_s=_LAUNCH_S[method])
+        columns = gemm_columns(problems, configs, gpu, work, found)
+        names = tuple(columns)
+        parts.append((rows, matrix(columns, len(part)), found.seconds))
+    features = np.empty((len(labels), len(names)), dtype=np.float32)
+    analytic = np.empty(len(labels))
+    for rows, block, seconds in parts:
+        features[rows], analytic[rows] = block, seconds
+    return FeatureTable(
+        features=features,
+        names=names,
+        analytic_s=analytic,
+        latency_s=labels["latency_us"].to_numpy(dtype=np.float64) * 1e-6,
+        gpu=labels["gpu"].to_numpy(dtype=object),
+        dtype=labels["a_dtype"].to_numpy(dtype=object),
+        problem=problem,
+    )
+
+
+def _problems(part: pd.DataFrame, dtypes: Sequence[str]) -> GemmTable:
+    a, b, out = (parse_dtype(d) for d in dtypes)
+    return GemmTable.of_columns(
+        m=part["m"], n=part["n"], k=part["k"], batch=part["batch"],
+        a_row=part["a_layout"] == "row", b_row=part["b_layout"] == "row",
+        lda=part["lda"], ldb=part["ldb"], dtypes=(a, b, out),
+    )  # fmt: skip
+
+
+def _configs(part: pd.DataFrame) -> ConfigTable:
+    columns = [
+        part[name].fillna(0 if name == "maxnreg" else 1).to_numpy(dtype=np.float64)
+        for name in PARAMETERS
+    ]
+    return ConfigTable(*columns)

@@ -1,0 +1,300 @@
+"""Boosted trees as flat arrays, walked by a few dozen lines of WebAssembly.
+
+Measured against xgboost's own predictor, ONNX Runtime, treelite and numpy (README, "Inference
+engine"): the fastest of them at 30 and at 1,000 rows, 30 MB installed, no scipy, no OpenMP
+threads in the caller's process, and 80 ms to import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.errors import ModelFileError
+from perfmodel.learned.walker import ROWS_TOGETHER, module_text
+
+NODE = np.dtype([("value", "<f4"), ("packed", "<u4")])
+"""A threshold (or a leaf's value), then the left child's byte address and the feature's offset."""
+
+FEATURES_MAX = 255
+NODES_MAX = 2**19 - 2
+"""Nodes one machine addresses with 22 bits of bytes; larger forests take several machines."""
+
+ROWS_MAX = 1024
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A sum of regression trees over ``features`` float32 columns.
+
+    Nodes of all trees lie one after the other; a right child follows its left sibling.
+
+    Args:
+        threshold: (nodes,) float32, the split point (left if x < threshold) or the leaf's value.
+        feature: (nodes,) int16 column of the split, -1 at a leaf.
+        left: (nodes,) int32 index of the left child, -1 at a leaf.
+        expected: (nodes,) float32 mean value of the leaves below, by training weight.
+        roots: (trees,) int32 index of each tree's root.
+        base: constant added to the sum.
+        features: number of columns.
+    """
+
+    threshold: NDArray[np.float32]
+    feature: NDArray[np.int16]
+    left: NDArray[np.int32]
+    expected: NDArray[np.float32]
+    roots: NDArray[np.int32]
+    base: float
+    features: int
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.threshold)
+        sound = (
+            len(self.roots) > 0
+            and 0 < self.features <= FEATURES_MAX
+            and len(self.feature) == len(self.left) == len(self.expected) == n
+            and bool(np.all(np.isfinite(self.threshold)))
+            and bool(np.all((self.feature >= -1) & (self.feature < self.features)))
+            and bool(np.all((self.roots >= 0) & (self.roots < max(n, 1))))
+            # A child lies behind its parent, so that every walk ends.
+            and bool(np.all(np.where(self.feature < 0, True, self.left > np.arange(n))))
+            and bool(np.all(self.left < n - 1))
+        )
+        if not sound:
+            raise ModelFileError("the trees of this model file are not well formed; fetch it again")
+
+    @classmethod
+    def from_xgboost(cls, raw: bytes) -> Forest:
+        """Convert ``Booster.save_raw("json")`` of a single-output regression booster."""
+        learner = json.loads(raw)["learner"]
+        model = learner["gradient_booster"]["model"]
+        parts = [_breadth_first(tree) for tree in model["trees"]]
+        sizes = np.array([len(p["threshold"]) for p in parts], dtype=np.int64)
+        roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
+        for part, root in zip(parts, roots, strict=True):
+            part["left"] = np.where(part["feature"] < 0, -1, part["left"] + root)
+        joined = {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+        base = float(str(learner["learner_model_param"]["base_score"]).strip("[]"))
+        return cls(
+            threshold=joined["threshold"].astype(np.float32),
+            feature=joined["feature"].astype(np.int16),
+            left=joined["left"].astype(np.int32),
+            expected=joined["expected"].astype(np.float32),
+            roots=roots,
+            base=base,
+            features=int(learner["learner_model_param"]["num_feature"]),
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return everything needed to build the forest again, as arrays."""
+        return {
+            "threshold": self.threshold, "feature": self.feature, "left": self.left,
+            "expected": self.expected, "roots": self.roots,
+            "base": np.float64(self.base), "features": np.int64(self.features),
+        }  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Forest:
+        """Build from `arrays`.
+
+        Raises:
+            ModelFileError: an array is missing, or the trees are not well formed.
+        """
+        try:
+            return cls(
+                threshold=np.asarray(arrays["threshold"], dtype=np.float32),
+                feature=np.asarray(arrays["feature"], dtype=np.int16),
+                left=np.asarray(arrays["left"], dtype=np.int32),
+                expected=np.asarray(arrays["expected"], dtype=np.float32),
+                roots=np.asarray(arrays["roots"], dtype=np.int32),
+                base=float(arrays["base"]),
+                features=int(arrays["features"]),
+            )
+        except KeyError as missing:
+            raise ModelFileError(f"this model file has no {missing.args[0]!r}") from None
+
+    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the sum of all trees for ``rows`` (N, features), finite float32; shape (N,).
+
+        Raises:
+            ValueError: wrong number of columns, or a value that is not finite.
+        """
+        if rows.ndim != 2 or rows.shape[1] != self.features:
+            raise ValueError(
+                f"rows have shape {rows.shape}; this forest takes (n, {self.features})"
+            )
+        if not np.isfinite(rows).all():
+            bad = np.argwhere(~np.isfinite(rows))[0]
+            raise ValueError(f"feature {bad[1]} of row {bad[0]} is not finite")
+        out = np.empty(len(rows))
+        with self._lock:
+            for start in range(0, len(rows), ROWS_MAX):
+                part = rows[start : start + ROWS_MAX]
+                sums = [machine(part) for machine in self._machines]
+                out[start : start + len(part)] = np.sum(sums, axis=0, dtype=np.float64)
+        return out + self.base
+
+    def contributions(self, row: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return what each feature adds to the prediction of ``row`` (features,), shape (features,).
+
+        The change of the expected value at each split on the way down is credited to the split's
+        feature; with the trees' own expectations they sum to the prediction.
+        """
+        out = np.zeros(self.features)
+        node = self.roots.astype(np.int64)
+        while True:
+            feature = self.feature[node].astype(np.int64)
+            inner = feature >= 0
+            if not inner.any():
+                return out
+            node, feature = node[inner], feature[inner]
+            child = self.left[node] + (row[feature] >= self.threshold[node])
+            np.add.at(out, feature, self.expected[child].astype(np.float64) - self.expected[node])
+            node = child
+
+    @cached_property
+    def _machines(self) -> list[_Machine]:
+        ends = np.append(self.roots[1:], len(self.threshold)).astype(np.int64)
+        machines, first = [], 0
+        while first < len(self.roots):
+            base = int(self.roots[first])
+            last = int(np.searchsorted(ends, base + NODES_MAX, side="right"))
+            if last <= first:
+                raise ModelFileError(f"a tree of this model has more than {NODES_MAX} nodes")
+            machines.append(_Machine(self._part(first, last)))
+            first = last
+        return machines
+
+    def _part(self, first: int, last: int) -> Forest:
+        """Return trees ``first`` to ``last`` (excluded) as a forest of their own."""
+        base = int(self.roots[first])
+        end = int(self.roots[last]) if last < len(self.roots) else len(self.threshold)
+        nodes = slice(base, end)
+        return replace(
+            self,
+            threshold=self.threshold[nodes],
+            feature=self.feature[nodes],
+            left=np.where(self.feature[nodes] < 0, -1, self.left[nodes] - base).astype(np.int32),
+            expected=self.expected[nodes],
+            roots=self.roots[first:last] - np.int32(base),
+            base=0.0,
+            _lock=threading.Lock(),
+        )
+
+
+class _Machine:
+    """The compiled walker and its memory: nodes, roots, depths, rows, sums."""
+
+    def __init__(self, forest: Forest) -> None:
+        # Imported here: reading a manifest or a GPU's data sheet needs no engine.
+        import wasmtime  # noqa: PLC0415
+
+        self._features = forest.features
+        nodes, roots, depths = _pack(forest)
+        self._stride = (forest.features + 1) * 4
+        config = wasmtime.Config()
+        config.parallel_compilation = False  # no thread pool in the caller's process
+        engine = wasmtime.Engine(config)
+        self._store = wasmtime.Store(engine)
+        module = wasmtime.Module(engine, module_text())
+        exports = wasmtime.Instance(self._store, module, []).exports(self._store)
+        self._memory, self._walk = exports["memory"], exports["walk"]
+        at, end = [], 0
+        for size in (
+            nodes.nbytes,
+            roots.nbytes,
+            depths.nbytes,
+            ROWS_MAX * self._stride,
+            4 * ROWS_MAX,
+        ):
+            at.append(end)
+            end += -(-size // 64) * 64
+        self._memory.grow(self._store, end // 65536 + 1)
+        pointer = ctypes.addressof(self._memory.data_ptr(self._store).contents)
+        buffer = np.frombuffer((ctypes.c_ubyte * end).from_address(pointer), dtype=np.uint8)
+        for start, array in zip(at, (nodes, roots, depths), strict=False):
+            buffer[start : start + array.nbytes] = array.view(np.uint8)
+        self._rows = buffer[at[3] : at[3] + ROWS_MAX * self._stride].view(np.float32)
+        self._rows = self._rows.reshape(ROWS_MAX, forest.features + 1)
+        self._rows[:, forest.features] = np.inf  # what a leaf compares, to stay where it is
+        self._sums = buffer[at[4] : at[4] + 4 * ROWS_MAX].view(np.float32)
+        self._at, self._trees = at, len(roots)
+
+    def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        n = len(rows)
+        padded = -(-n // ROWS_TOGETHER) * ROWS_TOGETHER
+        self._rows[:n, : self._features] = rows
+        self._sums[:padded] = 0.0
+        at = self._at
+        self._walk(self._store, at[3], padded, self._stride, at[1], at[2], self._trees, at[4])
+        return self._sums[:n]
+
+
+def _pack(
+    forest: Forest,
+) -> tuple[NDArray[np.void], NDArray[np.uint32], NDArray[np.uint32]]:
+    """Lay nodes out for the walker; node 0 is padding, since a leaf points one node back."""
+    n = len(forest.threshold)
+    leaf = forest.feature < 0
+    own = np.arange(1, n + 1, dtype=np.int64)
+    # A leaf's comparison always says "right", so its left child is the node before it.
+    left = np.where(leaf, own - 1, forest.left.astype(np.int64) + 1)
+    column = np.where(leaf, forest.features, forest.feature).astype(np.uint32)
+    nodes = np.zeros(n + 1, dtype=NODE)
+    nodes["value"][1:] = forest.threshold
+    nodes["packed"][1:] = (left.astype(np.uint32) * 8) << np.uint32(10) | column * np.uint32(4)
+    return nodes, (forest.roots.astype(np.uint32) + 1) * 8, _depths(forest)
+
+
+def _depths(forest: Forest) -> NDArray[np.uint32]:
+    n = len(forest.threshold)
+    depth = np.zeros(n, dtype=np.uint32)
+    frontier = forest.roots.astype(np.int64)
+    level = 0
+    while len(frontier):
+        depth[frontier] = level
+        inner = frontier[forest.feature[frontier] >= 0]
+        frontier = np.concatenate([forest.left[inner], forest.left[inner] + 1]).astype(np.int64)
+        level += 1
+    ends = np.append(forest.roots[1:], n)
+    return np.array(
+        [depth[a:b].max() for a, b in zip(forest.roots, ends, strict=True)], dtype=np.uint32
+    )
+
+
+def _breadth_first(tree: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Renumber one xgboost tree so that siblings are neighbours and children follow parents."""
+    left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
+    order, i = [0], 0
+    while i < len(order):
+        node = order[i]
+        if left[node] >= 0:
+            order += [int(left[node]), int(right[node])]
+        i += 1
+    index = np.array(order)
+    place = np.empty(len(left), dtype=np.int64)
+    place[index] = np.arange(len(index))
+    leaf = left[index] < 0
+    value = np.array(tree["split_conditions"], dtype=np.float32)[index]
+    weight = np.array(tree["sum_hessian"], dtype=np.float64)[index]
+    expected = np.where(leaf, value, 0.0).astype(np.float64)
+    child = np.where(leaf, -1, place[np.where(leaf, 0, left[index])])
+    for node in range(len(index) - 1, -1, -1):
+        if not leaf[node]:
+            pair = slice(child[node], child[node] + 2)
+            expected[node] = np.average(expected[pair], weights=np.maximum(weight[pair], 1e-12))
+    return {
+        "threshold": value,
+        "feature": np.where(leaf, -1, np.array(tree["split_indices"])[index]),
+        "left": child,
+        "expected": expected,
+    }
