@@ -30,6 +30,7 @@ Floats = NDArray[np.float64]
 FORMAT = 1
 HEADS = ("time", "rank", "spread")
 SHIPPED_GEMM = "gemm"
+RANGE_STEP = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Manifest:
     sources: tuple[Mapping[str, Any], ...]  # name, files with sha256, rows
     known: Mapping[str, tuple[str, ...]]  # dtypes measured on each device
     calibration: Calibration
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of each feature
     accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
@@ -80,6 +82,17 @@ class GemmModel:
     def knows(self, gpu_name: str, dtype_name: str) -> bool:
         """Whether the training data has that data type measured on that device."""
         return dtype_name in self.manifest.known.get(gpu_name, ())
+
+    def covers(self, features: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Whether each row lies within the trained range of every feature, give or take a step.
+
+        Most features are binary logarithms, so a step is a factor of two. Beyond, trees are flat.
+        """
+        whole = (-np.inf, np.inf)
+        ranges = [self.manifest.ranges.get(name, whole) for name in self.manifest.features]
+        low, high = np.array(ranges).T
+        inside = (features >= low - RANGE_STEP) & (features <= high + RANGE_STEP)
+        return np.asarray(inside.all(axis=1))
 
     def log_correction(self, features: NDArray[np.float32]) -> Floats:
         """Return log(measured / analytic)."""
@@ -238,6 +251,7 @@ def _from_json(text: Mapping[str, Any]) -> Manifest:
         sources=tuple(dict(s) for s in text["sources"]),
         known={str(g): tuple(map(str, d)) for g, d in text["known"].items()},
         calibration=Calibration.from_dict(text["calibration"]),
+        ranges={str(f): (float(lo), float(hi)) for f, (lo, hi) in text["ranges"].items()},
         accuracy={str(g): dict(v) for g, v in text["accuracy"].items()},
         libraries=dict(text["libraries"]),
         spec=dict(text["spec"]),

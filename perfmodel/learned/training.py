@@ -107,6 +107,7 @@ def fit_gemm(
         sources=tuple(sources),
         known=_known(table),
         calibration=Calibration(COVERAGE, seen, unseen_over_seen * seen),
+        ranges=_ranges(table),
         accuracy=_accuracy(table, held_out),
         libraries=_versions(),
         spec=asdict(spec),
@@ -153,6 +154,12 @@ def _known(table: FeatureTable) -> Mapping[str, tuple[str, ...]]:
         str(gpu): tuple(sorted({str(d) for d in table.dtype[table.gpu == gpu]}))
         for gpu in sorted(set(table.gpu))
     }
+
+
+def _ranges(table: FeatureTable) -> Mapping[str, tuple[float, float]]:
+    low, high = table.features.min(axis=0), table.features.max(axis=0)
+    bounds = zip(low.tolist(), high.tolist(), strict=True)
+    return dict(zip(table.names, bounds, strict=True))
 
 
 def _accuracy(table: FeatureTable, held_out: HeldOut) -> Mapping[str, Mapping[str, float]]:
