@@ -38,7 +38,7 @@ TENSOR_MEMORY_COLUMNS = 512
 CLUSTER_CTAS_MAX = 16
 """The largest cluster that any device takes (CUDA guide: 8 portable, 16 on request)."""
 
-UNROLLED_LOADS_MAX = 2400
+COMPILE_COST_MAX = 2400
 """Threshold of `slow_to_compile_mask`, from the compile times of a full grid on an A100."""
 
 LOAD_BYTES = 16
@@ -156,13 +156,18 @@ def slow_to_compile_mask(problems: Gemm | GemmTable, configs: ConfigTable, gpu: 
     power 1.6 and the threshold separate the compilations cut off at 6 s in the A100 full grid (47
     of 62 configurations flagged) from those that ran (none flagged).
     """
+    return np.asarray(compile_cost(problems, configs, gpu) > COMPILE_COST_MAX)
+
+
+def compile_cost(problems: Gemm | GemmTable, configs: ConfigTable, gpu: Gpu) -> Array:
+    """Return what `slow_to_compile_mask` compares with `COMPILE_COST_MAX`, shape (n,)."""
     table = problems if isinstance(problems, GemmTable) else GemmTable.of(problems)
     tiles = configs.block_k * (
         configs.block_m * table.a_dtype.bytes + configs.block_n * table.b_dtype.bytes
     )
     loads = tiles / (configs.num_warps * gpu.warp_size * LOAD_BYTES)
     copies = np.where(configs.num_stages >= 3, configs.num_stages, 1)
-    return np.asarray(loads**1.6 * copies > UNROLLED_LOADS_MAX)
+    return np.asarray(loads**1.6 * copies)
 
 
 def nearest_legal(problem: Gemm, config: TileConfig, gpu: Gpu) -> TileConfig | None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.dtypes import DType, parse_dtype
 from perfmodel.problems.gemm import Gemm
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
-from perfmodel.tiling.legality import legal_mask, require_dtype, slow_to_compile_mask
+from perfmodel.tiling.legality import (
+    COMPILE_COST_MAX,
+    Rejection,
+    check,
+    compile_cost,
+    legal_mask,
+    require_dtype,
+)
 from perfmodel.tiling.resources import gemm_resources
+
+Array = NDArray[np.float64]
 
 BLOCK_M = BLOCK_N = (16, 32, 64, 128, 256)
 BLOCK_K = (16, 32, 64, 128)
@@ -48,41 +58,148 @@ def candidate_configs(problem: Gemm, gpu: Gpu) -> ConfigTable:
         UnsupportedDtypeError: the device has no arithmetic for the problem's type.
     """
     require_dtype(problem.compute_dtype, gpu)
-    dtypes = (problem.a_dtype, *map(parse_dtype, (problem.b_dtype or "", problem.out_dtype or "")))
-    skeleton = _skeleton(dtypes, (problem.a_vector_bytes, problem.b_vector_bytes), gpu)
-    trips = np.ceil(problem.k / skeleton.block_k)
-    useful = (
-        (skeleton.block_m <= max(_cover(problem.m), BLOCK_M[0]))
-        & (skeleton.block_n <= max(_cover(problem.n), BLOCK_N[0]))
-        & (skeleton.block_k <= max(_cover(problem.k), skeleton.block_k[0]))
-        & (skeleton.num_stages <= np.maximum(trips + 1, STAGES_MIN))
+    kind = _kind(problem)
+    table = _skeleton(kind, gpu)
+    return table.take(_within(_useful(problem, table, _depths(kind)[0])))
+
+
+def rejected_configs(problem: Gemm, gpu: Gpu) -> list[tuple[TileConfig, tuple[Rejection, ...]]]:
+    """Return what `candidate_configs` leaves out of the grid of tiles, with the reasons of each.
+
+    Those that cannot be launched say only that; the others could, and are never the best.
+
+    Raises:
+        UnsupportedDtypeError: the device has no arithmetic for the problem's type.
+    """
+    require_dtype(problem.compute_dtype, gpu)
+    kind = _kind(problem)
+    table = _grid(kind, gpu)
+    illegal = check(problem, table, gpu)
+    limits = [*_worth(_typical(kind), table, gpu), *_useful(problem, table, _depths(kind)[0])]
+    left_out = []
+    for row, config in enumerate(table.configs):
+        reasons = illegal[row] or tuple(
+            Rejection(limit.name, float(needed[row]), float(available[row]), limit.change)
+            for limit in limits
+            for needed, available in [np.broadcast_arrays(limit.needed, limit.available)]
+            if needed[row] > available[row]
+        )
+        if reasons:
+            left_out.append((config, reasons))
+    return left_out
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What of a problem decides which tiles are worth trying, its sizes aside."""
+
+    a_dtype: DType
+    b_dtype: DType
+    out_dtype: DType
+    a_vector_bytes: int
+    b_vector_bytes: int
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """Worth trying where ``needed <= available``; arrays over the configurations, or one value."""
+
+    name: str
+    needed: Array | float
+    available: Array | float
+    change: str
+
+
+def _kind(problem: Gemm) -> _Kind:
+    return _Kind(
+        problem.a_dtype,
+        parse_dtype(problem.b_dtype or ""),
+        parse_dtype(problem.out_dtype or ""),
+        problem.a_vector_bytes,
+        problem.b_vector_bytes,
     )
-    return skeleton.take(useful)
+
+
+def _typical(kind: _Kind) -> GemmTable:
+    """A problem of that kind; its sizes do not matter."""
+    empty = Gemm(0, 0, 0, a_dtype=kind.a_dtype, b_dtype=kind.b_dtype, out_dtype=kind.out_dtype)
+    return replace(
+        GemmTable.of(empty),
+        a_vector_bytes=float(kind.a_vector_bytes),
+        b_vector_bytes=float(kind.b_vector_bytes),
+    )
+
+
+def _depths(kind: _Kind) -> tuple[int, ...]:
+    return BLOCK_K_8BIT if _typical(kind).compute_dtype.bits <= 8 else BLOCK_K
+
+
+@lru_cache(maxsize=64)
+def _grid(kind: _Kind, gpu: Gpu) -> ConfigTable:
+    """Every tile in question; the smallest blocks first."""
+    pipelines = STAGES if gpu.can("cp_async") else STAGES_WITHOUT_ASYNC_COPY
+    return ConfigTable.of(
+        TileConfig(m, n, k, GROUP_M, num_warps=warps, num_stages=stages)
+        for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, _depths(kind), WARPS, pipelines)
+    )
 
 
 @lru_cache(maxsize=256)
-def _skeleton(dtypes: tuple[DType, ...], vector_bytes: tuple[int, int], gpu: Gpu) -> ConfigTable:
-    """All tiles worth trying where the problem's size is no limit; the smallest blocks first."""
-    a_dtype, b_dtype, out_dtype = dtypes
-    kind = Gemm(0, 0, 0, a_dtype=a_dtype, b_dtype=b_dtype, out_dtype=out_dtype)
-    a_vector, b_vector = map(float, vector_bytes)
-    problem = replace(GemmTable.of(kind), a_vector_bytes=a_vector, b_vector_bytes=b_vector)
-    depths = BLOCK_K_8BIT if problem.compute_dtype.bits <= 8 else BLOCK_K
-    pipelines = STAGES if gpu.can("cp_async") else STAGES_WITHOUT_ASYNC_COPY
-    table = ConfigTable.of(
-        TileConfig(m, n, k, GROUP_M, num_warps=warps, num_stages=stages)
-        for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, depths, WARPS, pipelines)
-    )
+def _skeleton(kind: _Kind, gpu: Gpu) -> ConfigTable:
+    """All tiles worth trying where the problem's size is no limit."""
+    table, problem = _grid(kind, gpu), _typical(kind)
+    return table.take(legal_mask(problem, table, gpu) & _within(_worth(problem, table, gpu)))
+
+
+def _worth(problem: GemmTable, table: ConfigTable, gpu: Gpu) -> list[_Limit]:
+    """Limits past which a tile is legal and yet never the best."""
     resources = gemm_resources(problem, table, gpu)
-    per_thread = table.block_m * table.block_n / resources.threads
-    worth = (
-        legal_mask(problem, table, gpu, resources)
-        & ~slow_to_compile_mask(problem, table, gpu)
-        & (resources.occupancy >= 1)
-        & (resources.spill_bytes_per_thread <= SPILL_BYTES_MAX)
-        & (per_thread >= ACCUMULATORS_MIN)
-    )
-    return table.take(worth)
+    return [
+        _Limit("CTAs per SM", 1.0, resources.occupancy, "lower the blocks or num_warps"),
+        _Limit(
+            "spilled bytes per thread",
+            resources.spill_bytes_per_thread,
+            float(SPILL_BYTES_MAX),
+            "raise num_warps, or lower block_m or block_n",
+        ),
+        _Limit(
+            "results per thread",
+            float(ACCUMULATORS_MIN),
+            table.block_m * table.block_n / resources.threads,
+            "lower num_warps, or raise block_m or block_n",
+        ),
+        _Limit(
+            "compile cost",
+            compile_cost(problem, table, gpu),
+            float(COMPILE_COST_MAX),
+            "raise num_warps, or lower the blocks or num_stages",
+        ),
+    ]
+
+
+def _useful(problem: Gemm, table: ConfigTable, depth_min: int) -> list[_Limit]:
+    """Limits past which a tile is larger than its problem."""
+    trips = np.ceil(problem.k / table.block_k)
+    return [
+        _Limit(
+            f"{name} for this problem", getattr(table, name), float(max(_cover(size), least)),
+            f"lower {name}",
+        )
+        for name, size, least in (
+            ("block_m", problem.m, BLOCK_M[0]),
+            ("block_n", problem.n, BLOCK_N[0]),
+            ("block_k", problem.k, depth_min),
+        )
+    ] + [
+        _Limit(
+            "num_stages for this problem", table.num_stages, np.maximum(trips + 1, STAGES_MIN),
+            "lower num_stages",
+        )
+    ]  # fmt: skip
+
+
+def _within(limits: list[_Limit]) -> NDArray[np.bool_]:
+    return np.logical_and.reduce([np.asarray(x.needed) <= np.asarray(x.available) for x in limits])
 
 
 def _cover(size: int) -> int:
