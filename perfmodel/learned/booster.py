@@ -39,6 +39,7 @@ class TrainSpec:
     columns_per_tree: float = 0.6
     rows_per_leaf: float = 3.0
     l2: float = 1.0
+    seed: int = SEED
 
 
 SHIPPED = TrainSpec("shipped", 300, 200, depth=8, learning_rate=0.12)
@@ -106,7 +107,7 @@ def fit_trees(
         "reg_lambda": spec.l2,
         "base_score": float(np.average(target, weights=weight)),
         "nthread": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
-        "seed": SEED,
+        "seed": spec.seed,
     }
     data = xgboost.DMatrix(features, target, weight=weight)
     callbacks = [_tree_counter(xgboost, trees, progress)] if progress else None

@@ -99,9 +99,15 @@ def gemm_feature_table(labels: pd.DataFrame, problem: NDArray[np.int64]) -> Feat
         analytic_s=analytic,
         latency_s=labels["latency_us"].to_numpy(dtype=np.float64) * 1e-6,
         gpu=labels["gpu"].to_numpy(dtype=object),
-        dtype=labels["a_dtype"].to_numpy(dtype=object),
+        dtype=dtype_names(labels),
         problem=problem,
     )
+
+
+def dtype_names(labels: pd.DataFrame) -> NDArray[np.object_]:
+    """Return each row's operand types: ``fp16``, or ``fp16xint8`` where they differ."""
+    a, b = (labels[name].to_numpy(dtype=object) for name in ("a_dtype", "b_dtype"))
+    return np.where(a == b, a, a + "x" + b)
 
 
 def _problems(part: pd.DataFrame, dtypes: Sequence[str]) -> GemmTable:

@@ -66,12 +66,16 @@ def cross_fit(
     parts = list(splits)
     for i, (train, test) in enumerate(parts):
         heads = fit_heads(table.take(train), spec, _share(tell, f"fold {i + 1}", i, len(parts)))
-        features = table.features[test]
-        correction[test] = heads.time.predict(features)
-        rank[test] = rank_score(
-            np.log(table.analytic_s[test]) + correction[test], heads.rank.predict(features)
-        )
+        answer = predict_rows(heads, table.take(test))
+        correction[test], rank[test] = answer.log_correction, answer.rank
     return HeldOut(log_correction=correction, rank=rank)
+
+
+def predict_rows(heads: Heads, table: FeatureTable) -> HeldOut:
+    """Return what ``heads`` say of every row of ``table``."""
+    correction = heads.time.predict(table.features)
+    log_seconds = np.log(table.analytic_s) + correction
+    return HeldOut(correction, rank_score(log_seconds, heads.rank.predict(table.features)))
 
 
 def fit_gemm(
