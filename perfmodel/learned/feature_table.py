@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-_GROUP_COLUMNS = ["gpu", "a_dtype", "b_dtype", "out_dtype", "timing_method"]
-_LAUNCH_S = {"events": EVENT_TIMING_LAUNCH_S, "cuda_graph": CUDA_GRAPH_LAUNCH_S}
+LAUNCH_COLUMNS = ["gpu", "a_dtype", "b_dtype", "out_dtype", "timing_method"]
+LAUNCH_S = {"events": EVENT_TIMING_LAUNCH_S, "cuda_graph": CUDA_GRAPH_LAUNCH_S}
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,18 @@ def gemm_feature_table(labels: pd.DataFrame, problem: NDArray[np.int64]) -> Feat
         raise DataError("rows without a known configuration cannot train a tile model; drop them")
     parts: list[tuple[NDArray[np.intp], NDArray[np.float32], Floats]] = []
     names: tuple[str, ...] = ()
-    for key, rows in labels.groupby(_GROUP_COLUMNS, dropna=False, sort=True).indices.items():
+    for key, rows in labels.groupby(LAUNCH_COLUMNS, dropna=False, sort=True).indices.items():
         gpu_name, a, b, out, method = key
-        if method not in _LAUNCH_S:
+        if method not in LAUNCH_S:
             raise DataError(
-                f"rows timed by {method!r} have no known launch overhead; use: {sorted(_LAUNCH_S)}"
+                f"rows timed by {method!r} have no known launch overhead; use: {sorted(LAUNCH_S)}"
             )
         part = labels.iloc[rows]
         gpu = load_gpu(gpu_name)
-        problems = _problems(part, (a, b, out))
-        configs = _configs(part)
+        problems = table_problems(part, (a, b, out))
+        configs = table_configs(part)
         work = gemm_work(problems, configs, gpu)
-        found = estimate(work, gpu, launch_overhead_s=_LAUNCH_S[method])
+        found = estimate(work, gpu, launch_overhead_s=LAUNCH_S[method])
         columns = gemm_columns(problems, configs, gpu, work, found)
         names = tuple(columns)
         parts.append((rows, matrix(columns, len(part)), found.seconds))
@@ -110,7 +110,8 @@ def dtype_names(labels: pd.DataFrame) -> NDArray[np.object_]:
     return np.where(a == b, a, a + "x" + b)
 
 
-def _problems(part: pd.DataFrame, dtypes: Sequence[str]) -> GemmTable:
+def table_problems(part: pd.DataFrame, dtypes: Sequence[str]) -> GemmTable:
+    """Describe the problem of each row; ``dtypes`` are those of A, B and C, one set for all."""
     a, b, out = (parse_dtype(d) for d in dtypes)
     return GemmTable.of_columns(
         m=part["m"], n=part["n"], k=part["k"], batch=part["batch"],
@@ -119,7 +120,8 @@ def _problems(part: pd.DataFrame, dtypes: Sequence[str]) -> GemmTable:
     )  # fmt: skip
 
 
-def _configs(part: pd.DataFrame) -> ConfigTable:
+def table_configs(part: pd.DataFrame) -> ConfigTable:
+    """Return the configuration of each row; what a source leaves out takes its neutral value."""
     columns = [
         part[name].fillna(0 if name == "maxnreg" else 1).to_numpy(dtype=np.float64)
         for name in PARAMETERS
