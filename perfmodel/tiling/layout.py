@@ -44,11 +44,12 @@ def wgmma_warps(block_m: Array, num_warps: Array) -> tuple[Array, Array]:
 class MatrixUnits:
     """Which unit makes each configuration's result, and so how it is laid out.
 
+    ``None`` where the device has no such unit.
     ``stores_matrices``: 16-bit results can be written by matrix stores (stmatrix, from sm_90).
     """
 
-    wgmma: Mask
-    tensor_memory: Mask
+    wgmma: Mask | None
+    tensor_memory: Mask | None
     fma: bool
     stores_matrices: bool
 
@@ -89,11 +90,10 @@ def store_scratch_bytes(
     if units.fma:
         log_parts = _lane_parts(block_m, block_n, num_warps, store)
     else:
-        log_parts = np.where(
-            units.tensor_memory,
-            _tensor_memory_parts(block_m, tile, num_warps, out_bytes),
-            _instruction_parts((block_m, block_n, num_warps), store, out_bytes, units),
-        )
+        log_parts = _instruction_parts((block_m, block_n, num_warps), store, out_bytes, units)
+    if units.tensor_memory is not None:
+        by_rows = _tensor_memory_parts(block_m, tile, num_warps, out_bytes)
+        log_parts = np.where(units.tensor_memory, by_rows, log_parts)
     return np.asarray(tile * out_bytes / 2.0**log_parts)
 
 
@@ -106,10 +106,16 @@ def _instruction_parts(
     one, matrix stores and stores of whole rows only the pair.
     """
     block_m, block_n, num_warps = tile
-    by_mma, by_group = mma_warps(*tile), wgmma_warps(block_m, num_warps)
-    warps_m, warps_n = (np.where(units.wgmma, g, m) for g, m in zip(by_group, by_mma, strict=True))
-    rows, cols, log_n = np.log2(block_m), np.log2(block_n), np.log2(warps_n)
-    first_col = np.where(units.wgmma, store.column + log_n, np.maximum(store.column, 3 + log_n))
+    rows, cols = np.log2(block_m), np.log2(block_n)
+    warps_m, warps_n = mma_warps(block_m, block_n, num_warps)
+    first_col = np.maximum(store.column, 3 + np.log2(warps_n))
+    if units.wgmma is not None:
+        group_m, group_n = wgmma_warps(block_m, num_warps)
+        warps_m, warps_n = (
+            np.where(units.wgmma, group_m, warps_m),
+            np.where(units.wgmma, group_n, warps_n),
+        )
+        first_col = np.where(units.wgmma, store.column + np.log2(warps_n), first_col)
     common = (
         (store.vector >= 2).astype(np.float64)
         + ((store.row <= 3) & (rows > 3))
@@ -118,7 +124,7 @@ def _instruction_parts(
     )
     if out_bytes >= 4:
         return np.asarray(np.maximum(common - 2, 0))
-    whole_rows = ((warps_n == 1) & (block_n >= 32)) | ((block_n >= 256) & (warps_n <= block_n / 64))
+    whole_rows = ((warps_n == 1) & (block_n >= 32)) | ((block_n >= 256) & (warps_n <= 4))
     return np.asarray(np.maximum(common - np.where(units.stores_matrices | whole_rows, 1, 3), 0))
 
 

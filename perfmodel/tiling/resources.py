@@ -1,6 +1,6 @@
 """What one CTA of a tiled matrix product takes: shared memory, registers, spills, occupancy.
 
-Formulas of Triton's compiler (3.6), each checked against compiled metadata in ``tests/tiling``.
+Formulas of Triton's compiler (3.6), each checked against compiled metadata in ``tests/tuner``.
 All are vectorised: one array in, one array out, so that a whole grid of configurations costs
 microseconds. Sizes in bytes are exact in float64.
 """
@@ -16,7 +16,20 @@ from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm import VECTOR_BYTES_MAX
 from perfmodel.problems.gemm_table import GemmTable, Numbers
 from perfmodel.tiling.config import ConfigTable
-from perfmodel.tiling.layout import MatrixUnits, store_scratch_bytes
+from perfmodel.tiling.layout import MatrixUnits, mma_warps, store_scratch_bytes
+from perfmodel.tiling.registers import (
+    REGISTER_BYTES,
+    REGISTERS_GIVEN_UP,
+    RegisterDemand,
+    register_limit,
+    registers_by_group,
+    registers_by_lane,
+    registers_by_tensor_memory,
+    registers_by_warp,
+    spill_by_group,
+    spill_by_lane,
+    spill_by_warp,
+)
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -24,9 +37,12 @@ Mask = NDArray[np.bool_]
 CP_ASYNC_BYTES_MIN = 4
 """The narrowest asynchronous copy to shared memory (PTX ISA, cp.async: 4, 8 or 16 bytes)."""
 
-
 BARRIER_BYTES = 8
 """A memory barrier on which tensor memory's products are awaited."""
+
+TENSOR_MEMORY_ROWS = 128
+TENSOR_MEMORY_COLUMNS_MIN = 32
+"""PTX ISA, tcgen05.alloc: columns are handed out from 32 up, each of 128 rows."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +51,13 @@ class Resources:
 
     ``registers_wanted`` is what the compiler would use without a limit, ``registers`` what it is
     given, both per thread; ``spill_bytes_per_thread`` the local memory that the difference needs.
-    ``ctas_per_sm`` is 0 where not even one CTA fits.
+    ``smem_bytes`` is the larger of what the main loop takes (``smem_loop_bytes``, the same in
+    every version of Triton known) and the epilogue. ``ctas_per_sm`` is 0 where not even one CTA
+    fits.
     """
 
     smem_bytes: Array
+    smem_loop_bytes: Array
     threads: Array
     accumulators_per_thread: Array
     registers_wanted: Array
@@ -60,26 +79,28 @@ def gemm_resources(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Resou
     The device's capability flags and limits decide, never its generation.
     """
     path = _Path.of(problems.compute_dtype.name, configs, gpu)
-    a_access = (problems.a_vector_bytes, problems.a_row)
-    b_access = (problems.b_vector_bytes, 1.0 - problems.b_row)
-    a = _operand(problems.a_dtype.bits, configs.block_m, configs, a_access, path)
-    b = _operand(problems.b_dtype.bits, configs.block_n, configs, b_access, path)
+    a = _operand(problems.a_dtype.bits, problems.a_vector_bytes, configs.block_m, configs, path)
+    b = _operand(problems.b_dtype.bits, problems.b_vector_bytes, configs.block_n, configs, path)
     accumulators = configs.block_m * configs.block_n / path.threads
-    smem = _shared_memory((a, b), problems.out_dtype.bytes, configs, path, gpu)
-    tile_a, tile_b, tmem = a.tile_bytes, b.tile_bytes, path.tensor_memory
-    wanted = 36 + 1.23 * accumulators + 0.70 * (tile_a + tile_b) / (4 * path.threads)
-    limit = _register_limit(configs, path.threads, gpu)
-    registers = np.minimum(np.maximum(np.ceil(wanted), 24), limit)
-    spill = 4 * np.maximum(wanted - limit, 0)
+    loop = _loop_bytes(problems, (a, b), configs, path, gpu)
+    smem = _shared_memory(problems, loop, configs, path, gpu)
+    demand = _demand(a, b, accumulators, configs)
+    wanted, registers, spill = _registers(demand, configs, path, gpu)
+    columns = np.zeros_like(smem)
+    if path.tensor_memory is not None:
+        rows = np.maximum(configs.block_m / TENSOR_MEMORY_ROWS, 1)
+        columns = np.maximum(configs.block_n * rows, TENSOR_MEMORY_COLUMNS_MIN) * path.tensor_memory
+        accumulators = np.where(path.tensor_memory, 0.0, accumulators)
     return Resources(
         smem_bytes=smem,
+        smem_loop_bytes=loop,
         threads=path.threads,
-        accumulators_per_thread=np.where(tmem, 0.0, accumulators),
+        accumulators_per_thread=accumulators,
         registers_wanted=wanted,
         registers=registers,
         spill_bytes_per_thread=spill,
         ctas_per_sm=ctas_per_sm(smem, registers, configs.num_warps, gpu),
-        tensor_memory_columns=np.where(tmem, configs.block_n, 0.0),
+        tensor_memory_columns=columns,
     )
 
 
@@ -91,132 +112,204 @@ def ctas_per_sm(smem_bytes: Array, registers: Array, num_warps: Array, gpu: Gpu)
     occupancy calculator); sm_80 and later keep 1 KiB of shared memory per block for the system.
     """
     reserved = gpu.smem_reserved_per_block_bytes or 0
-    by_smem = np.floor(gpu.smem_per_sm_bytes / np.maximum(smem_bytes + reserved, 1.0))
-    by_smem = np.where(smem_bytes > gpu.smem_per_block_optin_bytes, 0.0, by_smem)
     per_warp = np.ceil(registers * gpu.warp_size / 256) * 256
-    warps = np.floor(gpu.registers_per_sm / np.maximum(per_warp, 1.0) / 4) * 4
-    by_registers = np.floor(warps / num_warps)
-    by_warps = np.floor(gpu.warps_per_sm / num_warps)
-    fits = num_warps * gpu.warp_size <= gpu.threads_per_block_max
-    least = np.minimum(np.minimum(by_smem, by_registers), np.minimum(by_warps, gpu.blocks_per_sm))
-    return np.where(fits, least, 0.0)
+    warps = np.floor(gpu.registers_per_sm / per_warp / 4) * 4
+    least = np.floor(np.minimum(warps, gpu.warps_per_sm) / num_warps)
+    least = np.minimum(least, np.floor(gpu.smem_per_sm_bytes / (smem_bytes + max(reserved, 1))))
+    fits = (smem_bytes <= gpu.smem_per_block_optin_bytes) & (
+        num_warps * gpu.warp_size <= gpu.threads_per_block_max
+    )
+    return np.asarray(np.minimum(least, gpu.blocks_per_sm) * fits)
 
 
 @dataclass(frozen=True)
 class _Path:
-    """Which unit multiplies each configuration's tile; ``widened``: after fp8 became fp16."""
+    """Which unit multiplies each configuration's tile; ``None`` where the device lacks that unit.
+
+    ``widened``: fp8 operands become fp16 in registers and go to warp-level instructions.
+    """
 
     threads: Array
-    wgmma: Mask
-    tensor_memory: Mask
-    widened: Mask
+    wgmma: Mask | None
+    tensor_memory: Mask | None
+    widened: Mask | None
     fma: bool
 
     @classmethod
     def of(cls, compute: str, configs: ConfigTable, gpu: Gpu) -> _Path:
-        wgmma = _uses_wgmma(configs, compute, gpu)
-        tensor_memory = _uses_tensor_memory(configs, compute, gpu)
-        # sm_89 and sm_120 have warp-level fp8 instructions; Hopper and data-centre Blackwell have
-        # fp8 in their group-level ones only.
-        warp_level_fp8 = gpu.can("fp8") and not (gpu.can("wgmma") or gpu.can("tmem"))
-        widens = compute.startswith("fp8") and not warp_level_fp8
-        return cls(
-            threads=configs.num_warps * gpu.warp_size,
-            wgmma=wgmma,
-            tensor_memory=tensor_memory,
-            widened=~(wgmma | tensor_memory) & widens,
-            fma=compute in ("fp32", "fp64") or not gpu.can("tensor_cores"),
-        )
+        """A warp group instruction takes 64 rows for every 4 warps, tensor memory 4 or 8 warps.
+
+        sm_89 and sm_120 have warp-level fp8 instructions; Hopper and data-centre Blackwell have
+        fp8 in their group-level ones only.
+        """
+        warps, tall = configs.num_warps, configs.block_m >= 64
+        fma = compute in ("fp32", "fp64") or not gpu.can("tensor_cores")
+        wgmma = tensor_memory = widened = None
+        if gpu.can("wgmma") and not fma:
+            wgmma = np.asarray((warps % 4 == 0) & tall)
+        if gpu.can("tmem") and not fma and compute != "int8":
+            tensor_memory = np.asarray(((warps == 4) | (warps == 8)) & tall)
+        direct = wgmma if wgmma is not None else tensor_memory
+        if compute.startswith("fp8") and not (gpu.can("fp8") and direct is None):
+            widened = ~direct if direct is not None else np.ones(len(configs), dtype=np.bool_)
+        return cls(warps * gpu.warp_size, wgmma, tensor_memory, widened, fma)
+
+    @property
+    def direct(self) -> Mask | None:
+        """Where the matrix unit itself reads operands from shared memory."""
+        return self.wgmma if self.wgmma is not None else self.tensor_memory
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """One operand's tile: bytes of a stage, whether a thread has 4 bytes of it to copy at once,
-    and whether it can have several buffers."""
+    """One operand's tile: its bytes, a thread's share, how much of that it copies at once."""
 
     tile_bytes: Array
+    share_bytes: Array
+    copy_bytes: Array
     copied: Mask
-    multi_buffered: Mask
+    """A thread has the 4 contiguous bytes that an asynchronous copy needs."""
 
 
 def _operand(
-    bits: int, rows: Array, configs: ConfigTable, access: tuple[Numbers, Numbers], path: _Path
+    bits: int, vector_bytes: Numbers, rows: Array, configs: ConfigTable, path: _Path
 ) -> _Operand:
     """Describe the tile of ``rows`` (or columns) by ``block_k`` elements.
 
-    ``access``: the widest aligned load in bytes, and 1 where the operand lies along k, else 0.
-
-    A thread copies at least one element and at most one vector; copies of less than 4 bytes are
-    not asynchronous. 8-bit operands that do not lie along k pass through registers for wgmma, and
-    for the warp-level instruction where a thread's whole share is one row of 16 bytes.
+    A thread copies at least one element and at most one vector.
     """
-    vector_bytes, k_major = access
-    tile = rows * configs.block_k * bits / 8
-    copy = np.minimum(vector_bytes, np.maximum(bits / 8, tile / path.threads))
-    copied = np.asarray(copy >= CP_ASYNC_BYTES_MIN)
-    direct = copied
-    if bits == 8:
-        one_row = (rows == VECTOR_BYTES_MAX) & (tile == VECTOR_BYTES_MAX * path.threads)
-        direct = direct & (np.asarray(k_major > 0) | ~(path.wgmma | one_row))
-    return _Operand(tile, copied, direct)
+    tile = rows * configs.block_k * (bits / 8)
+    share = tile / path.threads
+    copy = np.minimum(vector_bytes, np.maximum(bits / 8, share))
+    return _Operand(tile, share, copy, copy >= CP_ASYNC_BYTES_MIN)
 
 
-def _uses_wgmma(configs: ConfigTable, compute: str, gpu: Gpu) -> Mask:
-    """Whether a warp group's matrix instruction applies: 64 rows for every 4 warps."""
-    if not gpu.can("wgmma") or compute in ("fp32", "fp64"):
-        return np.zeros(len(configs), dtype=np.bool_)
-    return np.asarray((configs.num_warps % 4 == 0) & (configs.block_m >= 64))
+def _multi_buffered(
+    operand: _Operand, bits: int, k_major: Numbers, rows: Array, path: _Path
+) -> Mask:
+    """Whether an operand can have several buffers: asynchronous copies, and no detour.
 
-
-def _uses_tensor_memory(configs: ConfigTable, compute: str, gpu: Gpu) -> Mask:
-    """Whether accumulators live in tensor memory: one or two warp groups, 64 rows and more."""
-    if not gpu.can("tmem") or compute in ("fp32", "fp64", "int8"):
-        return np.zeros(len(configs), dtype=np.bool_)
-    groups = (configs.num_warps == 4) | (configs.num_warps == 8)
-    return np.asarray(groups & (configs.block_m >= 64))
+    8-bit operands that do not lie along k pass through registers for warp group instructions, and
+    for warp-level ones where a thread's whole share is one row of 16 bytes.
+    """
+    if bits != 8:
+        return operand.copied
+    detour = (rows == VECTOR_BYTES_MAX) & (operand.share_bytes == VECTOR_BYTES_MAX)
+    if path.wgmma is not None:
+        detour = detour | path.wgmma
+    return np.asarray(operand.copied & (np.asarray(k_major > 0) | ~detour))
 
 
 def _shared_memory(
+    problems: GemmTable, loop: Array, configs: ConfigTable, path: _Path, gpu: Gpu
+) -> Array:
+    """Bytes of shared memory per CTA: the larger of the main loop's and the epilogue's."""
+    out_bytes = problems.out_dtype.bytes
+    tile_out = configs.block_m * configs.block_n * out_bytes
+    if not gpu.can("cp_async"):
+        return np.maximum(loop, tile_out)
+    # The epilogue takes the tile of C at most, so most configurations need not be looked at.
+    rows = np.flatnonzero(tile_out > loop)
+    if not rows.size:
+        return loop
+    units = MatrixUnits(
+        None if path.wgmma is None else path.wgmma[rows],
+        None if path.tensor_memory is None else path.tensor_memory[rows],
+        path.fma,
+        stores_matrices=gpu.can("tma"),  # no flag of its own: stmatrix also came with sm_90
+    )
+    scratch = store_scratch_bytes(
+        configs.block_m[rows], configs.block_n[rows], configs.num_warps[rows], out_bytes, units
+    )
+    smem = loop.copy()
+    smem[rows] = np.maximum(loop[rows], scratch)
+    return smem
+
+
+def _loop_bytes(
+    problems: GemmTable,
     operands: tuple[_Operand, _Operand],
-    out_bytes: float,
     configs: ConfigTable,
     path: _Path,
     gpu: Gpu,
 ) -> Array:
-    """Bytes of shared memory per CTA: the larger of the main loop's and the epilogue's.
+    """Bytes of shared memory that the main loop takes.
 
-    A pipelined loop keeps ``stages - 1`` operand tiles where products read shared memory through
-    registers, and ``stages`` where the matrix unit itself reads it while the next tile arrives
-    (wgmma, tensor memory). Operands widened on the way pass through shared memory one after the
-    other where nothing is pipelined, and take 16 bits an element where only the other one is.
+    A pipelined loop keeps ``stages - 1`` tiles of an operand where products read shared memory
+    through registers, and ``stages`` where the matrix unit itself reads it while the next tile
+    arrives (wgmma, tensor memory). An operand with a single buffer is held twice for tensor
+    memory, once ahead of the loop and once in it. Operands widened on the way pass through one
+    after the other where nothing is pipelined, and take 16 bits an element where the other is.
+    Without asynchronous copies there is one buffer.
     """
     a, b = operands
-    stages = configs.num_stages
     if not gpu.can("cp_async"):
-        tile_out = configs.block_m * configs.block_n * out_bytes
-        return np.asarray(np.maximum(a.tile_bytes + b.tile_bytes, tile_out))
-    buffers = np.where(path.wgmma | path.tensor_memory, stages, np.maximum(stages - 1, 1))
-    twice = path.tensor_memory & (stages > 1)  # loaded ahead of the loop, and in it
-    a_single = np.where(twice | (path.widened & a.copied), 2.0, 1.0)
-    b_single = np.where(twice | (path.widened & b.copied), 2.0, 1.0)
-    loop = (
-        np.where(a.multi_buffered, buffers, a_single) * a.tile_bytes
-        + np.where(b.multi_buffered, buffers, b_single) * b.tile_bytes
-        + np.where(path.tensor_memory, BARRIER_BYTES * np.minimum(stages, 2), 0.0)
-    )
-    in_turn = path.widened & ((stages == 1) | ~(a.multi_buffered | b.multi_buffered))
-    loop = np.where(in_turn, np.maximum(a.tile_bytes, b.tile_bytes), loop)
-    units = MatrixUnits(
-        path.wgmma, path.tensor_memory, path.fma, stores_matrices=gpu.can("tma")
-    )  # no flag of its own: stmatrix and TMA both came with sm_90
-    scratch = store_scratch_bytes(
-        configs.block_m, configs.block_n, configs.num_warps, out_bytes, units
-    )
-    return np.asarray(np.maximum(loop, scratch))
+        return a.tile_bytes + b.tile_bytes
+    a_many = _multi_buffered(a, problems.a_dtype.bits, problems.a_row, configs.block_m, path)
+    b_many = _multi_buffered(b, problems.b_dtype.bits, 1.0 - problems.b_row, configs.block_n, path)
+    stages = configs.num_stages
+    many = np.maximum(stages - 1, 1)
+    if path.direct is not None:
+        many = np.where(path.direct, stages, many)
+    a_single = b_single = np.ones_like(many)
+    if path.tensor_memory is not None:
+        a_single = b_single = np.where(path.tensor_memory & (stages > 1), 2.0, 1.0)
+    if path.widened is not None:
+        a_single = np.where(path.widened & a.copied, 2.0, a_single)
+        b_single = np.where(path.widened & b.copied, 2.0, b_single)
+    loop = np.where(a_many, many, a_single) * a.tile_bytes
+    loop = loop + np.where(b_many, many, b_single) * b.tile_bytes
+    if path.tensor_memory is not None:
+        loop = loop + BARRIER_BYTES * np.minimum(stages, 2) * path.tensor_memory
+    if path.widened is not None:
+        in_turn = path.widened & ((stages == 1) | ~(a_many | b_many))
+        loop = np.where(in_turn, np.maximum(a.tile_bytes, b.tile_bytes), loop)
+    return loop
 
 
-def _register_limit(configs: ConfigTable, threads: Array, gpu: Gpu) -> Array:
-    """Registers that a thread may have: the device's limit, its share of the file, ``maxnreg``."""
-    share = np.floor(gpu.registers_per_sm / threads / 8) * 8
-    limit = np.minimum(gpu.registers_per_thread_max, share)
-    return np.asarray(np.where(configs.maxnreg > 0, np.minimum(limit, configs.maxnreg), limit))
+def _demand(a: _Operand, b: _Operand, accumulators: Array, configs: ConfigTable) -> RegisterDemand:
+    """What a thread holds: a part of A's tile goes to every warp along n, and of B's along m."""
+    warps_m, warps_n = mma_warps(configs.block_m, configs.block_n, configs.num_warps)
+    unpipelined = configs.num_stages == 1
+    return RegisterDemand(
+        accumulators=accumulators,
+        loads=np.maximum(a.share_bytes / a.copy_bytes, 1)
+        + np.maximum(b.share_bytes / b.copy_bytes, 1),
+        a_staged=a.share_bytes / REGISTER_BYTES * (unpipelined | ~a.copied),
+        b_staged=b.share_bytes / REGISTER_BYTES * (unpipelined | ~b.copied),
+        fragments=(a.share_bytes * warps_n + b.share_bytes * warps_m) / REGISTER_BYTES,
+    )
+
+
+def _registers(
+    demand: RegisterDemand, configs: ConfigTable, path: _Path, gpu: Gpu
+) -> tuple[Array, Array, Array]:
+    """Registers wanted, registers given and bytes spilled, per thread."""
+    limit = register_limit(configs, path.threads, gpu)
+    if path.fma:
+        wanted = registers_by_lane(demand)
+    else:
+        wanted = registers_by_warp(demand)
+        if path.wgmma is not None:
+            wanted = np.where(path.wgmma, registers_by_group(demand), wanted)
+        if path.tensor_memory is not None:
+            wanted = np.where(path.tensor_memory, registers_by_tensor_memory(demand), wanted)
+    registers = np.minimum(np.ceil(wanted), limit)
+    spill = np.zeros_like(wanted)
+    rows = np.flatnonzero(wanted > limit)
+    if not rows.size:
+        return wanted, registers, spill
+    few, over = limit[rows], demand.take(rows)
+    if path.fma:
+        spill[rows] = spill_by_lane(over, few)
+        return wanted, registers, spill
+    bytes_spilled, gave_up = spill_by_warp(
+        over, wanted[rows], few, path.threads[rows], configs.num_stages[rows]
+    )
+    if path.direct is not None:
+        direct = path.direct[rows]
+        bytes_spilled = np.where(direct, spill_by_group(over, few), bytes_spilled)
+        gave_up &= ~direct
+    spill[rows] = bytes_spilled
+    registers[rows[gave_up]] = REGISTERS_GIVEN_UP
+    return wanted, registers, spill
