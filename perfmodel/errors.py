@@ -82,6 +82,10 @@ class RunFailedError(PerfmodelError):
     """The request was sound, but carrying it out failed."""
 
 
+class ModelUnavailableWarning(UserWarning):
+    """The shipped model cannot be used; answers are analytic."""
+
+
 def closest(name: str, allowed: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the nearest allowed name, or an empty string."""
     found = difflib.get_close_matches(name.lower(), list(allowed), n=1, cutoff=0.6)

@@ -199,7 +199,8 @@ def _useful(problem: Gemm, table: ConfigTable, depth_min: int) -> list[_Limit]:
 
 
 def _within(limits: list[_Limit]) -> NDArray[np.bool_]:
-    return np.logical_and.reduce([np.asarray(x.needed) <= np.asarray(x.available) for x in limits])
+    masks = [np.asarray(limit.needed) <= np.asarray(limit.available) for limit in limits]
+    return np.asarray(np.logical_and.reduce(masks))
 
 
 def _cover(size: int) -> int:

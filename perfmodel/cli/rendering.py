@@ -1,0 +1,303 @@
+"""Answers as plain text: aligned, with units, at most 80 columns wide unless a name is longer."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfmodel.explanation import Explanation
+    from perfmodel.prediction import Candidate, Prediction, Ranking, Rejected
+    from perfmodel.problems.gemm import Gemm
+    from perfmodel.tiling.config import TileConfig
+
+WIDTH = 80
+LABEL = 11
+RIVALS = 5
+REJECTED_SHOWN = 10
+
+
+def prediction_text(prediction: Prediction, ranking: Ranking | None = None) -> str:
+    """Return the answer of ``perfmodel predict``; ``ranking`` if the config was left to us."""
+    parts = [title(prediction.problem, prediction.gpu), *_summary(prediction)]
+    if ranking is not None and len(ranking.candidates) > 1:
+        parts += ["", "rivals", *_candidate_lines(ranking.candidates[1 : RIVALS + 1])]
+        parts += [_found_line(ranking), *_unsure_lines(ranking)]
+    return "\n".join([*parts, *_note_lines(prediction.notes)])
+
+
+def ranking_text(ranking: Ranking, rejected: Sequence[tuple[Rejected, str]] | None = None) -> str:
+    """Return the answer of ``perfmodel rank``.
+
+    Args:
+        ranking: candidates as far as they are to be shown.
+        rejected: those of the user's own list, each with one nearby that fits; the many of the
+            whole space are counted by reason instead.
+    """
+    lines = [title(ranking.problem, ranking.gpu), *_basis_lines(ranking), ""]
+    lines += _candidate_lines(ranking.candidates)
+    shown = len(ranking.candidates)
+    if shown < ranking.considered:
+        lines.append(f"{shown} of {ranking.considered:,} candidates; --all for the rest")
+    lines += _unsure_lines(ranking)
+    lines += ["", "best", f"  {config_text(ranking.best)}"]
+    if ranking.rejected and rejected is None:
+        lines += ["", *_rejected_counts(ranking.rejected)]
+    elif ranking.rejected:
+        lines += ["", *_rejected_list(ranking.rejected, rejected or ())]
+    return "\n".join([*lines, *_note_lines(ranking.notes)])
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """Return the answer of ``perfmodel explain``."""
+    prediction = explanation.prediction
+    return "\n".join(
+        [
+            title(prediction.problem, prediction.gpu),
+            *_summary(prediction),
+            *_breakdown_lines(explanation),
+            *_schedule_lines(explanation),
+            *_learned_lines(explanation),
+            *_room_lines(explanation),
+            *_change_lines(explanation),
+            *_note_lines(prediction.notes),
+        ]
+    )
+
+
+def title(problem: Gemm, gpu: str) -> str:
+    """Say what is computed where; what has its default value is left out."""
+    a, b, out = str(problem.a_dtype), str(problem.b_dtype), str(problem.out_dtype)
+    text = f"gemm m={problem.m} n={problem.n} k={problem.k}"
+    text += f" batch={problem.batch}" if problem.batch != 1 else ""
+    text += f" {a}" if a == b else f" {a} x {b}"
+    text += f" -> {out}" if out != a else ""
+    for name, layout in (("A", problem.a_layout), ("B", problem.b_layout)):
+        text += f" {name}:col" if layout == "col" else ""
+    text += f" lda={problem.lda}" if problem.lda != _packed(problem, "a") else ""
+    text += f" ldb={problem.ldb}" if problem.ldb != _packed(problem, "b") else ""
+    return f"{text} on {gpu}"
+
+
+def config_text(config: TileConfig) -> str:
+    """Return the configuration as ``--config`` takes it."""
+    values = config.to_dict()
+    optional = {"split_k": 1, "num_ctas": 1, "maxnreg": None}
+    return ",".join(
+        f"{name}={value}" for name, value in values.items() if optional.get(name, "") != value
+    )
+
+
+def time_text(us: float) -> str:
+    """Return a time with its unit, to about four digits."""
+    for limit, unit, scale in ((1e4, "us", 1.0), (1e7, "ms", 1e-3), (math.inf, "s", 1e-6)):
+        if us < limit:
+            value = us * scale
+            digits = 2 if value < 10 else 1 if value < 1000 else 0
+            return f"{value:,.{digits}f} {unit}"
+    return "never"
+
+
+def share_text(share: float) -> str:
+    """Return a share in per cent."""
+    percent = 100 * share
+    if 0 < percent < 0.1:
+        return "under 0.1 %"
+    return f"{percent:.1f} %" if percent < 10 else f"{percent:.0f} %"
+
+
+def _summary(prediction: Prediction) -> list[str]:
+    low, high = (time_text(us) for us in prediction.interval_us)
+    if low.split()[1] == high.split()[1]:
+        low = low.split()[0]
+    interval = f"{100 * prediction.coverage:.0f} % interval {low} to {high}"
+    ctas = f"{prediction.occupancy} CTA{'s' if prediction.occupancy > 1 else ''} per SM"
+    return [
+        "",
+        _line("latency", f"{time_text(prediction.latency_us)}  ({interval})"),
+        _line(
+            "rate",
+            f"{_rate_text(prediction.tflops)}, {share_text(prediction.share_of_peak)} of peak",
+        ),
+        _line("limiter", prediction.limiter),
+        _line("schedule", f"{prediction.waves:.2f} waves, {ctas}"),
+        *_basis_lines(prediction),
+        "config",
+        f"  {config_text(prediction.config)}",
+    ]
+
+
+def _basis_lines(answer: Prediction | Ranking) -> list[str]:
+    text: str = answer.basis
+    if answer.model is not None:
+        text += f", model {answer.model}"
+    if answer.expected_error is not None:
+        text += f", mean error on held-out problems {share_text(answer.expected_error)}"
+    return _wrapped("basis".ljust(LABEL), text)
+
+
+def _candidate_lines(candidates: Iterable[Candidate]) -> list[str]:
+    rows = [
+        [
+            str(c.rank),
+            str(c.config),
+            _number(c.latency_us),
+            "" if c.rank == 1 else f"{100 * (c.slowdown - 1):.1f} %",
+            c.limiter,
+            "measured" if c.basis == "measured" else "",
+        ]
+        for c in candidates
+    ]
+    return _columns([["#", "config", "us", "slower", "limiter", ""], *rows], right=(0, 2, 3))
+
+
+def _found_line(ranking: Ranking) -> str:
+    return f"the best of {ranking.considered:,} candidates; perfmodel rank shows more"
+
+
+def _unsure_lines(ranking: Ranking) -> list[str]:
+    if ranking.unsure < 2:
+        return []
+    return [
+        f"unsure: the first {ranking.unsure:,} are closer than the prediction's error; time them "
+        "to be sure"
+    ]
+
+
+def _rejected_counts(rejected: Iterable[Rejected]) -> list[str]:
+    counts = Counter(r.reasons[0].limit for r in rejected)
+    rows = [[f"{count:,}", limit] for limit, count in counts.most_common()]
+    return [f"rejected: {counts.total():,}, by the first limit they break", *_columns(rows, (0,))]
+
+
+def _rejected_list(
+    rejected: Sequence[Rejected], explained: Sequence[tuple[Rejected, str]]
+) -> list[str]:
+    lines = [f"rejected: {len(rejected):,}"]
+    for refused, near in explained:
+        lines.append(f"  {refused.config}")
+        lines += [line for r in refused.reasons for line in _wrapped("    ", str(r))]
+        if near:
+            lines.append(f"    nearest that fits: {near}")
+    if len(rejected) > len(explained):
+        lines.append(f"  and {len(rejected) - len(explained):,} more; --json lists them all")
+    return lines
+
+
+def _breakdown_lines(explanation: Explanation) -> list[str]:
+    latency = explanation.prediction.latency_us
+    parts = sorted(explanation.prediction.breakdown_us.items(), key=lambda item: -item[1])
+    rows = [[name, time_text(us), share_text(us / latency)] for name, us in parts if us > 0]
+    return ["", "each resource by itself (they overlap)", *_columns(rows, (1, 2))]
+
+
+def _schedule_lines(explanation: Explanation) -> list[str]:
+    s, r, t = explanation.schedule, explanation.resources, explanation.traffic
+    tail = "no tail"
+    if s.tail_ctas:
+        tail = f"tail of {s.tail_ctas:,}, {share_text(s.tail_fill)} of a wave"
+    spill = f"spills {r.spill_bytes_per_thread} B" if r.spill_bytes_per_thread else "no spilling"
+    traffic = f"{_bytes_text(t.dram_bytes)} from DRAM"
+    if t.compulsory_bytes:
+        traffic += f", {t.dram_bytes / t.compulsory_bytes:.2f} x the compulsory bytes"
+    return [
+        "",
+        _line("grid", f"{s.ctas:,} CTAs of {r.threads} threads, {s.iterations:,} trips each"),
+        _line("waves", f"{s.waves:.2f} on {s.sm_count} SMs: {s.full_waves:,} full, {tail}"),
+        _line("occupancy", f"{s.occupancy} per SM, limited by {s.occupancy_limiter}"),
+        _line("shared mem", f"{r.smem_bytes:,} B of {r.smem_bytes_max:,} per CTA"),
+        _line("registers", f"{r.registers_wanted} wanted, {r.registers} given; {spill}"),
+        _line("traffic", traffic),
+    ]
+
+
+def _learned_lines(explanation: Explanation) -> list[str]:
+    analytic = f"analytic {time_text(explanation.analytic_us)}"
+    if not explanation.moved:
+        return ["", _line("learned", f"no part in this; {analytic}")]
+    rows = [[m.feature, f"{m.value:.3g}", f"x {m.factor:.3f}"] for m in explanation.moved]
+    head = f"{analytic}, corrected x {explanation.correction:.3f}; moved most by"
+    return ["", _line("learned", head), *_columns(rows, (1, 2))]
+
+
+def _room_lines(explanation: Explanation) -> list[str]:
+    latency = explanation.prediction.latency_us
+    lines = [""]
+    if explanation.ceiling is not None:
+        best, quantile = explanation.ceiling.latency_us, explanation.ceiling.quantile
+        text = (
+            f"{time_text(best)}, {latency / best:.2f} x faster: what the best "
+            f"{share_text(1 - quantile)} of known ones of this kind reach"
+        )
+        lines += _wrapped("ceiling".ljust(LABEL), text)
+    floor = explanation.floor_us
+    text = f"{time_text(floor)}, {latency / floor:.2f} x faster: peak rates, compulsory traffic"
+    return [*lines, _line("bound", text)]
+
+
+def _change_lines(explanation: Explanation) -> list[str]:
+    if not explanation.changes:
+        return ["", "what to change first: nothing found that gains 1 %"]
+    rows = [
+        [time_text(c.latency_us), f"{c.speedup:.2f} x faster", c.what] for c in explanation.changes
+    ]
+    return ["", "what to change first", *_columns(rows, (0,))]
+
+
+def _note_lines(notes: Iterable[str]) -> list[str]:
+    lines = [line for note in notes for line in _wrapped("note: ", note)]
+    return ["", *lines] if lines else []
+
+
+def _line(label: str, text: str) -> str:
+    return label.ljust(LABEL) + text
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Indent and align; ``right`` columns are flush right."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return lines
+
+
+def _number(us: float) -> str:
+    digits = 2 if us < 10 else 1
+    return f"{us:,.{digits}f}"
+
+
+def _rate_text(tflops: float) -> str:
+    for unit, scale in (("TFLOP/s", 1.0), ("GFLOP/s", 1e3), ("MFLOP/s", 1e6)):
+        if tflops * scale >= 1 or unit == "MFLOP/s":
+            return (
+                f"{tflops * scale:.3g} {unit}" if tflops * scale < 1000 else f"{tflops:,.0f} {unit}"
+            )
+    return "0"
+
+
+def _bytes_text(size: float) -> str:
+    for unit, scale in (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        if size < 1000 * scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size / 1e12:,.3g} TB"
+
+
+def _packed(problem: Gemm, operand: str) -> int:
+    if operand == "a":
+        return problem.k if problem.a_layout == "row" else problem.m
+    return problem.n if problem.b_layout == "row" else problem.k

@@ -1,0 +1,299 @@
+"""Why a launch takes as long as it does, how far it could go, and what to change first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfmodel.errors import InvalidProblemError
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.launches import Launches
+from perfmodel.learned.correction import KnowsCeiling
+from perfmodel.prediction import Prediction
+from perfmodel.problems.gemm import VECTOR_BYTES_MAX, Gemm
+from perfmodel.problems.gemm_table import GemmTable
+from perfmodel.tiling.config import ConfigTable, TileConfig
+from perfmodel.tiling.legality import legal_mask
+from perfmodel.tiling.resources import ctas_per_sm
+from perfmodel.tiling.space import candidate_configs
+
+if TYPE_CHECKING:
+    from perfmodel.predictor import Predictor
+
+EXPLANATION_SCHEMA = "perfmodel.explanation/1"
+
+FEATURES_SHOWN = 6
+CHANGES_SHOWN = 5
+
+GAIN_MIN = 0.01
+"""Smaller gains are within what repeats of one measurement differ by."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the grid fills the device; ``tail_fill`` is the last wave's share of its slots."""
+
+    ctas: int
+    sm_count: int
+    occupancy: int
+    occupancy_limiter: str
+    waves: float
+    full_waves: int
+    tail_ctas: int
+    tail_fill: float
+    iterations: int
+
+
+@dataclass(frozen=True)
+class CtaResources:
+    """What one CTA takes, and what there is."""
+
+    threads: int
+    smem_bytes: int
+    smem_bytes_max: int
+    registers_wanted: int
+    registers: int
+    spill_bytes_per_thread: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Operations and bytes of the launch as a whole."""
+
+    flops: float
+    compulsory_bytes: float
+    dram_bytes: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A feature's value and the factor by which it moved the learned correction."""
+
+    feature: str
+    value: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The time that the best known configurations of such launches reach, as a quantile of them."""
+
+    latency_us: float
+    quantile: float
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing to change: what to type or pad, the time then, and the speed-up."""
+
+    what: str
+    latency_us: float
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A prediction and what is behind it.
+
+    ``analytic_us`` is the estimate before the learned part, ``correction`` what the latter
+    multiplied it by, ``moved`` the features that moved it most. ``floor_us`` is what nothing can
+    beat: peak, compulsory traffic and launch overhead. ``changes`` are the most gainful first.
+    """
+
+    prediction: Prediction
+    schedule: Schedule
+    resources: CtaResources
+    traffic: Traffic
+    analytic_us: float
+    correction: float
+    moved: tuple[Moved, ...]
+    floor_us: float
+    ceiling: Ceiling | None
+    changes: tuple[Change, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values: the prediction's own, and every field above by its name."""
+        values: dict[str, Any] = self.prediction.to_dict() | {"schema": EXPLANATION_SCHEMA}
+        for name in ("schedule", "resources", "traffic"):
+            values[name] = asdict(getattr(self, name))
+        return values | {
+            "analytic_us": self.analytic_us,
+            "correction": self.correction,
+            "moved": [asdict(moved) for moved in self.moved],
+            "floor_us": self.floor_us,
+            "ceiling": None if self.ceiling is None else asdict(self.ceiling),
+            "changes": [asdict(change) for change in self.changes],
+        }
+
+
+def explain(
+    predictor: Predictor, problem: Gemm, gpu: Gpu, config: TileConfig | None
+) -> Explanation:
+    """Explain one launch; without ``config``, that of the best configuration found."""
+    prediction = predictor.predict(problem, gpu, config)
+    table = ConfigTable.of([prediction.config])
+    found = predictor.launches(GemmTable.of(problem), table, gpu)
+    analytic_us = float(found.estimate.seconds[0]) * 1e6
+    work, resources = found.work, found.work.resources
+    return Explanation(
+        prediction=prediction,
+        schedule=_schedule(found, prediction.config),
+        resources=CtaResources(
+            threads=int(resources.threads[0]),
+            smem_bytes=int(resources.smem_bytes[0]),
+            smem_bytes_max=gpu.smem_per_block_optin_bytes,
+            registers_wanted=int(np.ceil(resources.registers_wanted[0])),
+            registers=int(resources.registers[0]),
+            spill_bytes_per_thread=int(np.ceil(resources.spill_bytes_per_thread[0])),
+        ),
+        traffic=Traffic(
+            flops=problem.flops,
+            compulsory_bytes=problem.compulsory_bytes,
+            dram_bytes=float(work.dram_bytes[0]),
+        ),
+        analytic_us=analytic_us,
+        correction=prediction.latency_us / analytic_us,
+        moved=_moved(predictor, prediction, found),
+        floor_us=float(found.floor_s[0]) * 1e6,
+        ceiling=_ceiling(predictor, prediction, found),
+        changes=_changes(predictor, prediction, gpu) if work.flops[0] else (),
+    )
+
+
+def _schedule(found: Launches, config: TileConfig) -> Schedule:
+    waves, ctas = found.estimate.waves, float(found.work.ctas[0])
+    occupancy = max(int(found.work.resources.occupancy[0]), 1)
+    slots = found.gpu.sm_count * occupancy
+    return Schedule(
+        ctas=int(ctas),
+        sm_count=found.gpu.sm_count,
+        occupancy=occupancy,
+        occupancy_limiter=_occupancy_limiter(found, config),
+        waves=ctas / slots,
+        full_waves=int(waves.full[0]),
+        tail_ctas=int(waves.tail_ctas[0]),
+        tail_fill=float(waves.tail_ctas[0]) / slots,
+        iterations=int(found.work.classes[0].iterations[0]),
+    )
+
+
+def _occupancy_limiter(found: Launches, config: TileConfig) -> str:
+    """What keeps an SM from holding more CTAs: lifting it alone allows the most."""
+    resources, gpu = found.work.resources, found.gpu
+    smem, registers = resources.smem_bytes, resources.registers
+    warps = np.array([float(config.num_warps)])
+    nothing, one = np.zeros(1), np.ones(1)
+    alone = {
+        "shared memory": ctas_per_sm(smem, one, one, gpu)[0],
+        "registers": ctas_per_sm(nothing, registers, warps, gpu)[0],
+        "warps per SM": ctas_per_sm(nothing, one, warps, gpu)[0],
+        "blocks per SM": float(gpu.blocks_per_sm),
+    }
+    least = min(alone.values())
+    # Registers are shared by warps, so of equals the plainer reason comes first.
+    plain = ("blocks per SM", "warps per SM", "shared memory", "registers")
+    return next(name for name in plain if alone[name] == least)
+
+
+def _moved(predictor: Predictor, prediction: Prediction, found: Launches) -> tuple[Moved, ...]:
+    model, features = predictor.model, found.features
+    if model is None or features is None or prediction.basis in ("analytic", "measured"):
+        return ()
+    parts = model.contributions(features[0])
+    values = dict(zip(parts, features[0].tolist(), strict=True))
+    largest = sorted(parts, key=lambda name: -abs(parts[name]))[:FEATURES_SHOWN]
+    return tuple(Moved(name, values[name], float(np.exp(parts[name]))) for name in largest)
+
+
+def _ceiling(predictor: Predictor, prediction: Prediction, found: Launches) -> Ceiling | None:
+    model, features = predictor.model, found.features
+    if features is None or prediction.basis == "analytic" or not isinstance(model, KnowsCeiling):
+        return None
+    log_s = np.log(found.estimate.seconds[0]) + model.log_ceiling(features)[0]
+    latency_us = max(float(np.exp(log_s)), float(found.floor_s[0])) * 1e6
+    return Ceiling(min(latency_us, prediction.latency_us), model.ceiling_quantile)
+
+
+def _changes(predictor: Predictor, prediction: Prediction, gpu: Gpu) -> tuple[Change, ...]:
+    """Single parameters, the best tile of all, and padding, each predicted."""
+    problem, config, now_us = prediction.problem, prediction.config, prediction.latency_us
+    nearby = _neighbours(config)
+    space = candidate_configs(problem, gpu)
+    best = space.configs[predictor.decide(problem, gpu, space)]
+    options = {_difference(config, other): other for other in [*nearby, best] if other != config}
+    table = ConfigTable.of(options.values())
+    legal = legal_mask(problem, table, gpu)
+    times = predictor.latency_us(problem, gpu, table)
+    changes = [(what, float(us)) for what, us, ok in zip(options, times, legal, strict=True) if ok]
+    changes += [
+        (what, float(predictor.latency_us(other, gpu, config)[0]))
+        for what, other in _paddings(problem)
+    ]
+    gains = [Change(w, us, now_us / us) for w, us in changes if now_us / us >= 1 + GAIN_MIN]
+    return tuple(sorted(gains, key=lambda change: change.latency_us)[:CHANGES_SHOWN])
+
+
+def _neighbours(config: TileConfig) -> Iterator[TileConfig]:
+    """Configurations that differ in one parameter by one step."""
+    for name in ("block_m", "block_n", "block_k", "num_warps", "group_m", "split_k"):
+        value: int = getattr(config, name)
+        yield replace(config, **_one(name, value * 2))
+        if value > 1:
+            yield replace(config, **_one(name, max(value // 2, 1)))
+    yield replace(config, num_stages=config.num_stages + 1)
+    if config.num_stages > 1:
+        yield replace(config, num_stages=config.num_stages - 1)
+
+
+def _one(name: str, value: int) -> Mapping[str, Any]:
+    return {name: value}
+
+
+def _difference(config: TileConfig, other: TileConfig) -> str:
+    before, after = config.to_dict(), other.to_dict()
+    return ",".join(f"{name}={after[name]}" for name in after if before.get(name) != after[name])
+
+
+def _paddings(problem: Gemm) -> Iterator[tuple[str, Gemm]]:
+    """The same problem with operands padded so that every load is as wide as it can be."""
+    whole = int(VECTOR_BYTES_MAX / min(problem.a_dtype.bytes, 2))
+    narrow = min(problem.a_vector_bytes, problem.b_vector_bytes) < VECTOR_BYTES_MAX
+    if not narrow:
+        return
+    sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
+    contiguous = {
+        "k" if problem.a_layout == "row" else "m",
+        "n" if problem.b_layout == "row" else "k",
+    }
+    padded = {name: _up(size, whole) for name, size in sizes.items() if name in contiguous}
+    try:
+        other = replace(
+            problem,
+            **{**sizes, **padded},
+            lda=_padded_stride(problem, "a", padded, whole),
+            ldb=_padded_stride(problem, "b", padded, whole),
+        )
+    except InvalidProblemError:  # past the largest size there is
+        return
+    text = [f"{name} to {size}" for name, size in padded.items() if size != sizes[name]]
+    text += [
+        f"{name} to {getattr(other, name)}"
+        for name in ("lda", "ldb")
+        if getattr(other, name) != getattr(problem, name)
+    ]
+    yield f"pad {', '.join(text)}", other
+
+
+def _padded_stride(problem: Gemm, operand: str, padded: Mapping[str, int], whole: int) -> int:
+    if operand == "a":
+        stride, name = problem.lda, "k" if problem.a_layout == "row" else "m"
+    else:
+        stride, name = problem.ldb, "n" if problem.b_layout == "row" else "k"
+    return max(_up(stride or 0, whole), padded[name])
+
+
+def _up(size: int, whole: int) -> int:
+    return -(-size // whole) * whole

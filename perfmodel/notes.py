@@ -1,0 +1,95 @@
+"""Warnings in words: what a user should know before trusting or using a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.launches import Launches
+from perfmodel.problems.dtypes import parse_dtype
+from perfmodel.problems.gemm import VECTOR_BYTES_MAX, Gemm
+from perfmodel.tiling.config import TileConfig
+
+OFFSETS_32_BIT = 2**31
+"""A signed 32-bit offset reaches this many elements; Triton's pointer arithmetic is 32-bit."""
+
+SPILL_BYTES_NOTED = 16
+"""Fewer spilled bytes per thread stay within what compilers do anyway."""
+
+
+def launch_notes(problem: Gemm, config: TileConfig, found: Launches) -> tuple[str, ...]:
+    """Return the notes on the single launch of ``found``."""
+    if not found.work.ctas[0]:
+        return ("no work: the time is the launch overhead alone",)
+    notes = []
+    if not problem.k:
+        notes.append("k is 0: the kernel only writes zeros")
+    elif found.limiter(0) == "launch":
+        notes.append("launch-bound: the overhead of a launch outweighs its work")
+    notes += _memory_notes(problem, found)
+    notes += _alignment_notes(problem)
+    spill = float(found.work.resources.spill_bytes_per_thread[0])
+    if spill >= SPILL_BYTES_NOTED:
+        notes.append(
+            f"registers spill, about {spill:.0f} bytes per thread: raise num_warps (now "
+            f"{config.num_warps}), or lower block_m or block_n"
+        )
+    if config.extras:
+        notes.append(f"not modelled: {', '.join(name for name, _ in config.extras)}")
+    return tuple(notes)
+
+
+def coverage_notes(
+    accuracy: Mapping[str, Mapping[str, float]], known: bool, found: Launches
+) -> tuple[str, ...]:
+    """Say why an answer is an extrapolation; ``known`` tells whether device and type are."""
+    name, dtype = found.gpu.name, found.dtype
+    if known:
+        return ("outside what was measured: the learned part extrapolates",)
+    if name in accuracy:
+        return (f"{dtype} was never measured on {name}: the learned part extrapolates",)
+    return (f"{name} was never measured: the learned part extrapolates from other GPUs",)
+
+
+def _memory_notes(problem: Gemm, found: Launches) -> list[str]:
+    a, b, out = _elements(problem)
+    notes = [
+        f"{name} has {count:.3g} elements, more than 2^31: its offsets need 64 bits"
+        for name, count in (("A", a), ("B", b), ("C", out))
+        if count > OFFSETS_32_BIT
+    ]
+    total = problem.compulsory_bytes
+    if total > found.gpu.memory_bytes:
+        notes.append(
+            f"A, B and C take {total / 2**30:,.1f} GiB, more than the "
+            f"{found.gpu.memory_bytes / 2**30:,.0f} GiB of {found.gpu.name}"
+        )
+    return notes
+
+
+def _elements(problem: Gemm) -> tuple[float, float, float]:
+    """Elements from the first to the last of A, B and C, gaps of the strides included."""
+    rows_a = problem.m if problem.a_layout == "row" else problem.k
+    rows_b = problem.k if problem.b_layout == "row" else problem.n
+    return (
+        float(problem.batch) * rows_a * (problem.lda or 0),
+        float(problem.batch) * rows_b * (problem.ldb or 0),
+        float(problem.batch) * problem.m * problem.n,
+    )
+
+
+def _alignment_notes(problem: Gemm) -> list[str]:
+    b_dtype = parse_dtype(problem.b_dtype or problem.a_dtype)
+    a_run = problem.k if problem.a_layout == "row" else problem.m
+    b_run = problem.n if problem.b_layout == "row" else problem.k
+    notes = []
+    for name, run, width, dtype in (
+        ("A", a_run, problem.a_vector_bytes, problem.a_dtype),
+        ("B", b_run, problem.b_vector_bytes, b_dtype),
+    ):
+        whole = int(VECTOR_BYTES_MAX / dtype.bytes)
+        if width < VECTOR_BYTES_MAX and run > whole:
+            notes.append(
+                f"{name} is read {width} bytes at a time, not {VECTOR_BYTES_MAX}: make its row "
+                f"length and stride multiples of {whole} elements"
+            )
+    return notes

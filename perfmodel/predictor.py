@@ -1,0 +1,443 @@
+"""The one door: how long will this take on that device, why, and which tile is best."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.errors import (
+    IllegalConfigError,
+    InvalidConfigError,
+    ModelUnavailableWarning,
+    PerfmodelError,
+)
+from perfmodel.hardware.catalog import load_gpu
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.launches import Launches, gemm_launches, peak_tflops
+from perfmodel.learned.correction import Correction
+from perfmodel.learned.ranking import rank_score
+from perfmodel.notes import coverage_notes, launch_notes
+from perfmodel.prediction import Basis, Candidate, Prediction, Ranking, Rejected
+from perfmodel.problems.gemm import Gemm
+from perfmodel.problems.gemm_table import NUMBER_FIELDS, GemmTable
+from perfmodel.tiling.config import ConfigTable, TileConfig
+from perfmodel.tiling.legality import Rejection, check, legal_mask, require_legal
+from perfmodel.tiling.space import candidate_configs, rejected_configs
+
+if TYPE_CHECKING:
+    from perfmodel.explanation import Explanation
+
+Array = NDArray[np.float64]
+
+COVERAGE = 0.9
+"""Nominal coverage of every interval."""
+
+ANALYTIC_LOG_INTERVAL = (-0.40, 0.55)
+"""5 % and 95 % quantiles of log(measured / analytic)."""
+
+MEASURED_LOG_INTERVAL = (-0.02, 0.02)
+"""Another session repeats a measured time within 1 to 2 %."""
+
+REASONS_SHOWN = 5
+"""Configurations whose reasons an error message lists one by one."""
+
+
+class MeasuredLookup(Protocol):
+    """A table of measured times to answer from where it has an answer."""
+
+    def find(self, problem: Gemm, config: TileConfig, gpu: str) -> float | None:
+        """Return the measured latency in microseconds, ``None`` where there is none."""
+
+
+class Predictor:
+    """Answers questions about kernels: predicts, ranks, explains; one or many at a time.
+
+    Args:
+        model: a learned correction, or the file of one. By default the shipped one, and the
+            analytic estimate with one warning should that fail to load.
+        analytic_only: use no learned correction at all.
+        measured: a table of measured times that is asked first.
+
+    Raises:
+        ModelFileError, SchemaMismatchError: the file given cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: Correction | Path | str | None = None,
+        *,
+        analytic_only: bool = False,
+        measured: MeasuredLookup | None = None,
+    ) -> None:
+        self.model = None if analytic_only else _resolve(model)
+        self.measured = measured
+
+    def predict(
+        self, problem: Gemm, gpu: Gpu | str | Path, config: TileConfig | None = None
+    ) -> Prediction:
+        """Predict one launch; without ``config``, that of the best configuration found.
+
+        Raises:
+            IllegalConfigError: the device cannot run ``config``; the message offers one it can.
+            UnknownGpuError, AmbiguousGpuError, InvalidGpuSpecError: from `load_gpu`.
+            UnsupportedDtypeError: the device has no arithmetic for the problem's type.
+        """
+        device = as_gpu(gpu)
+        if config is None:
+            space = candidate_configs(problem, device)
+            config = _row(space, self.decide(problem, device, space)).configs[0]
+        else:
+            require_legal(problem, config, device)
+        return self._answer(problem, config, self._launch(problem, config, device))
+
+    def rank(
+        self,
+        problem: Gemm,
+        gpu: Gpu | str | Path,
+        configs: ConfigTable | Iterable[TileConfig] | None = None,
+        *,
+        top: int | None = None,
+        with_rejected: bool = True,
+    ) -> Ranking:
+        """Order configurations by predicted time; by default all candidates of the device.
+
+        Args:
+            problem, gpu: as in `predict`.
+            configs: the configurations to order; those that cannot run are listed with reasons.
+            top: keep only that many of the fastest in the answer.
+            with_rejected: say of each configuration that cannot run why not.
+
+        Raises:
+            IllegalConfigError: none can run; the message gives the reasons.
+            InvalidConfigError: ``configs`` is empty.
+        """
+        device = as_gpu(gpu)
+        table = candidate_configs(problem, device) if configs is None else _as_table(configs)
+        found = self.launches(GemmTable.of(problem), table, device)
+        log_s, measured = self._ordered_log_seconds(problem, table, found)
+        order = np.argsort(log_s, kind="stable")[: int(np.isfinite(log_s).sum())]
+        best = table.configs[order[0]]
+        launch = self._launch(problem, best, device)
+        first = self._answer(problem, best, launch)
+        predicted = self._basis(launch)
+        latency_us = np.exp(log_s) * 1e6
+        slowdown = latency_us / latency_us[order[0]]
+        candidates = tuple(
+            Candidate(
+                rank=place,
+                config=table.configs[row],
+                latency_us=float(latency_us[row]),
+                slowdown=float(slowdown[row]),
+                limiter=found.limiter(row),
+                basis="measured" if measured[row] else predicted,
+                position=int(row),
+            )
+            for place, row in enumerate(order[:top], start=1)
+        )
+        refused: list[tuple[TileConfig, tuple[Rejection, ...]]] = []
+        if with_rejected and configs is None:
+            refused = rejected_configs(problem, device)
+        elif with_rejected:
+            refused = list(zip(table.configs, check(problem, table, device), strict=True))
+        return Ranking(
+            problem=problem,
+            gpu=device.name,
+            candidates=candidates,
+            rejected=tuple(
+                Rejected(config, reasons, position)
+                for position, (config, reasons) in enumerate(refused)
+                if reasons
+            ),
+            considered=len(order),
+            unsure=int((slowdown[order] <= 1 + _typical_error(first)).sum()),
+            basis=first.basis,
+            model=first.model,
+            expected_error=first.expected_error,
+            notes=first.notes,
+        )
+
+    def decide(self, problem: Gemm, gpu: Gpu | str | Path, configs: ConfigTable) -> int:
+        """Return the index of the configuration predicted to be the fastest that can run.
+
+        The lean path: arrays only.
+
+        Raises:
+            IllegalConfigError, InvalidConfigError: as in `rank`.
+        """
+        found = self.launches(GemmTable.of(problem), configs, as_gpu(gpu))
+        if self.measured is None:
+            return int(self._scores(problem, configs, found).argmin())
+        return int(self._ordered_log_seconds(problem, configs, found)[0].argmin())
+
+    def latency_us(
+        self,
+        problems: Gemm | Sequence[Gemm] | GemmTable,
+        gpu: Gpu | str | Path,
+        configs: ConfigTable | TileConfig | None = None,
+    ) -> Array:
+        """Predict many launches at once, microseconds, shape (N,).
+
+        Problems and configurations are paired row by row; a single one of either goes with all of
+        the other. Without configurations every problem gets its best one. ``inf`` marks launches
+        that cannot run. A measured table is not asked.
+
+        Raises:
+            InvalidConfigError: the numbers of problems and configurations do not match.
+        """
+        device = as_gpu(gpu)
+        if isinstance(problems, Gemm):
+            problems = [problems]
+        if configs is None:
+            if isinstance(problems, GemmTable):
+                raise InvalidConfigError("a GemmTable needs configs; give problems one by one")
+            return np.array([self.predict(p, device).latency_us for p in problems])
+        table = configs if isinstance(configs, ConfigTable) else ConfigTable.of([configs])
+        if isinstance(problems, GemmTable):
+            return self._table_latency_us(problems, table, device)
+        out = np.empty(_paired(len(problems), len(table)))
+        kinds = [(p.a_dtype, p.b_dtype, p.out_dtype) for p in problems]
+        for kind in dict.fromkeys(kinds):
+            at = [i for i, other in enumerate(kinds) if other == kind]
+            rows = np.array(at) if len(problems) > 1 else np.arange(len(out))
+            part = table.take(rows) if len(table) > 1 else table
+            same = GemmTable.of_problems([problems[i] for i in at])
+            out[rows] = self._table_latency_us(same, part, device)
+        return out
+
+    def explain(
+        self, problem: Gemm, gpu: Gpu | str | Path, config: TileConfig | None = None
+    ) -> Explanation:
+        """Predict one launch and say where its time goes and what to change first.
+
+        Raises: as `predict`.
+        """
+        from perfmodel.explanation import explain  # noqa: PLC0415 - it builds on this module
+
+        return explain(self, problem, as_gpu(gpu), config)
+
+    def launches(self, problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Launches:
+        """Describe launches as this predictor's model wants them."""
+        return gemm_launches(problems, configs, gpu, with_features=self.model is not None)
+
+    def log_seconds(self, found: Launches) -> Array:
+        """Return the log of the predicted seconds of each launch, never below its floor."""
+        log_s = np.log(found.estimate.seconds)
+        if self.model is not None and found.features is not None:
+            log_s = log_s + _where_work(found, self.model.log_correction(found.features))
+        return np.maximum(log_s, np.log(found.floor_s))
+
+    def _launch(self, problem: Gemm, config: TileConfig, gpu: Gpu) -> Launches:
+        return self.launches(GemmTable.of(problem), ConfigTable.of([config]), gpu)
+
+    def _scores(self, problem: Gemm, configs: ConfigTable, found: Launches) -> Array:
+        """Log seconds on the ordering's own scale; ``inf`` where a configuration cannot run."""
+        if not len(configs):
+            raise InvalidConfigError("the list of configs is empty; give at least one")
+        legal = legal_mask(problem, configs, found.gpu, found.work.resources)
+        if not legal.any():
+            raise IllegalConfigError(_none_usable(problem, configs, found.gpu))
+        score = np.log(found.estimate.seconds)
+        if self.model is not None and found.features is not None and found.work.flops.any():
+            score = rank_score(
+                score + self.model.log_correction(found.features),
+                self.model.log_relative(found.features),
+            )
+        return np.where(legal, score, np.inf)
+
+    def _ordered_log_seconds(
+        self, problem: Gemm, configs: ConfigTable, found: Launches
+    ) -> tuple[Array, NDArray[np.bool_]]:
+        """Log seconds whose order is the ranking's, and which of them were measured.
+
+        The ordering has a scale of its own: the best one's time is predicted as always, and the
+        others' told from it, so that a list in order never shows times out of order.
+        """
+        score = self._scores(problem, configs, found)
+        best = int(score.argmin())
+        anchor = self.log_seconds(self._launch(problem, configs.configs[best], found.gpu))[0]
+        log_s = np.maximum(score - score[best] + anchor, np.log(found.floor_s))
+        measured = np.zeros(len(configs), dtype=np.bool_)
+        if self.measured is not None:
+            for row in np.flatnonzero(np.isfinite(score)):
+                known_us = self.measured.find(problem, configs.configs[row], found.gpu.name)
+                if known_us is not None:
+                    log_s[row], measured[row] = np.log(known_us * 1e-6), True
+        return log_s, measured
+
+    def _table_latency_us(self, problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Array:
+        size = max(np.size(getattr(problems, name)) for name in NUMBER_FIELDS)
+        rows = _paired(size, len(configs))
+        if len(configs) != rows:
+            configs = configs.take(np.zeros(rows, dtype=np.intp))
+        found = self.launches(problems, configs, gpu)
+        legal = legal_mask(problems, configs, gpu, found.work.resources)
+        return np.where(legal, np.exp(self.log_seconds(found)) * 1e6, np.inf)
+
+    def _basis(self, found: Launches) -> Basis:
+        """On what the answer to a single launch rests, measured tables aside."""
+        if self.model is None or found.features is None or not found.work.flops[0]:
+            return "analytic"
+        known = self.model.knows(found.gpu.name, found.dtype)
+        return "interpolated" if known and self.model.covers(found.features)[0] else "extrapolated"
+
+    def _answer(self, problem: Gemm, config: TileConfig, found: Launches) -> Prediction:
+        """Fill in the answer for the single launch of ``found``."""
+        gpu, model = found.gpu, self.model
+        basis = self._basis(found)
+        latency_us = float(np.exp(self.log_seconds(found)[0])) * 1e6
+        low, high = ANALYTIC_LOG_INTERVAL
+        if model is not None and found.features is not None and basis != "analytic":
+            ends = model.log_interval(found.features, basis == "interpolated")
+            low, high = float(ends[0][0]), float(ends[1][0])
+        known_us = self.measured.find(problem, config, gpu.name) if self.measured else None
+        if known_us is not None:
+            latency_us, basis, (low, high) = float(known_us), "measured", MEASURED_LOG_INTERVAL
+        floor_us = min(float(found.floor_s[0]) * 1e6, latency_us)
+        learned = model if basis in ("interpolated", "extrapolated") else None
+        tflops = problem.flops / latency_us * 1e-6
+        occupancy = max(int(found.work.resources.occupancy[0]), 1)
+        scale = latency_us / float(found.estimate.seconds[0])
+        notes = launch_notes(problem, config, found)
+        if learned is not None and basis == "extrapolated":
+            known = learned.knows(gpu.name, found.dtype)
+            notes = (*coverage_notes(learned.accuracy, known, found), *notes)
+        return Prediction(
+            problem=problem,
+            gpu=gpu.name,
+            config=config,
+            latency_us=latency_us,
+            interval_us=(
+                max(latency_us * float(np.exp(min(low, 0.0))), floor_us),
+                latency_us * float(np.exp(max(high, 0.0))),
+            ),
+            coverage=COVERAGE,
+            tflops=tflops,
+            share_of_peak=tflops / peak_tflops(gpu, found.work.compute_dtype),
+            limiter=found.limiter(0),
+            breakdown_us={
+                name: float(seconds[0]) * scale
+                for name, seconds in found.estimate.by_limiter.items()
+            },
+            waves=float(found.work.ctas[0]) / (gpu.sm_count * occupancy),
+            occupancy=occupancy,
+            basis=basis,
+            model=None if learned is None else learned.version,
+            expected_error=expected_error(learned, found) if basis == "interpolated" else None,
+            notes=notes,
+        )
+
+
+def predict(
+    problem: Gemm, *, gpu: Gpu | str | Path, config: TileConfig | None = None
+) -> Prediction:
+    """Predict one launch with the shipped model; see `Predictor.predict`."""
+    return Predictor().predict(problem, gpu, config)
+
+
+def rank(
+    problem: Gemm,
+    *,
+    gpu: Gpu | str | Path,
+    configs: ConfigTable | Iterable[TileConfig] | None = None,
+    top: int | None = None,
+) -> Ranking:
+    """Order configurations with the shipped model; see `Predictor.rank`."""
+    return Predictor().rank(problem, gpu, configs, top=top)
+
+
+def explain(
+    problem: Gemm, *, gpu: Gpu | str | Path, config: TileConfig | None = None
+) -> Explanation:
+    """Explain one launch with the shipped model; see `Predictor.explain`."""
+    return Predictor().explain(problem, gpu, config)
+
+
+def as_gpu(gpu: Gpu | str | Path) -> Gpu:
+    """Return the device itself, or the one of that name or file."""
+    return gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
+
+
+def expected_error(model: Correction | None, found: Launches) -> float | None:
+    """Return the mean relative error on held-out measurements of that type, or of the device."""
+    if model is None:
+        return None
+    name = found.gpu.name
+    entry = model.accuracy.get(f"{name}/{found.dtype}") or model.accuracy.get(name) or {}
+    return entry.get("error_mean")
+
+
+def _resolve(model: Correction | Path | str | None) -> Correction | None:
+    if model is None:
+        return _shipped()
+    if isinstance(model, str | Path):
+        from perfmodel.learned.artifact import load_model  # noqa: PLC0415 - needs an engine
+
+        return load_model(Path(model))
+    return model
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> Correction | None:
+    """Load the shipped model once a process; should that fail, warn once."""
+    try:
+        from perfmodel.learned.artifact import load_model  # noqa: PLC0415 - needs an engine
+
+        return load_model()
+    except (PerfmodelError, ImportError, OSError) as error:
+        warnings.warn(
+            f"the shipped model cannot be used, so answers are analytic: {error}",
+            ModelUnavailableWarning,
+            stacklevel=4,
+        )
+        return None
+
+
+def _where_work(found: Launches, correction: Array) -> Array:
+    """A launch without products is no case that was learned: the estimate stands."""
+    return np.where(found.work.flops > 0, correction, 0.0)
+
+
+def _typical_error(prediction: Prediction) -> float:
+    """The model's error on held-out problems; else half of the interval's half-width.
+
+    A mean error is about half of the half-width of a 90 % interval (0.80 and 1.64 deviations).
+    """
+    if prediction.expected_error is not None:
+        return prediction.expected_error
+    low, high = prediction.interval_us
+    return float(np.log(high / low)) / 4
+
+
+def _as_table(configs: ConfigTable | Iterable[TileConfig]) -> ConfigTable:
+    return configs if isinstance(configs, ConfigTable) else ConfigTable.of(configs)
+
+
+def _row(configs: ConfigTable, row: int) -> ConfigTable:
+    return configs.take(np.array([row]))
+
+
+def _paired(problems: int, configs: int) -> int:
+    if problems == configs or 1 in (problems, configs):
+        return max(problems, configs) if 0 not in (problems, configs) else 0
+    raise InvalidConfigError(
+        f"{problems} problems and {configs} configs do not pair up; give equal numbers, or one of "
+        "either"
+    )
+
+
+def _none_usable(problem: Gemm, configs: ConfigTable, gpu: Gpu) -> str:
+    """Each configuration with its own reasons; past a handful, a count."""
+    reasons = check(problem, configs, gpu)
+    lines = [
+        f"{config} ({'; '.join(map(str, why))})"
+        for config, why in zip(configs.configs[:REASONS_SHOWN], reasons, strict=False)
+    ]
+    if len(configs) > REASONS_SHOWN:
+        lines.append(f"and {len(configs) - REASONS_SHOWN:,} more")
+    return f"no usable config: none of {len(configs):,} can run on {gpu.name}: {', '.join(lines)}"
