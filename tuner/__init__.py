@@ -1,0 +1,1 @@
+"""Picks tile configurations of Triton kernels, safely."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import subprocess
 import tempfile
@@ -135,8 +137,9 @@ def compile_kernel(
             constexprs=dict(specialization.constexprs),
             attrs={position: list(known) for position, known in specialization.attrs.items()},
         )
-        binary = triton.compile(source, target=gpu_target, options=dict(options))
-    except Exception as error:  # noqa: BLE001  # Triton raises every kind; the kind is in the reason
+        with contextlib.redirect_stdout(io.StringIO()):  # Triton prints a failing kernel whole
+            binary = triton.compile(source, target=gpu_target, options=dict(options))
+    except Exception as error:  # Triton raises errors of every class; the reason names it
         seconds = time.perf_counter() - started
         return CompiledKernel(target, num_warps, Outcome.COMPILE_FAILED, _reason(error), seconds)
     seconds = time.perf_counter() - started
@@ -200,5 +203,9 @@ def _pointer_type(dtype: DType) -> str:
 
 
 def _reason(error: BaseException) -> str:
+    """The class and the one line that says what is wrong, of messages many lines long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    lines = [line for line in lines if not line.startswith("Repro command")]
+    telling = [line for line in lines if re.search(r"\b(fatal|error)\b\s*:", line, re.IGNORECASE)]
+    line = (telling or lines[-1:] or ["no message"])[0]
+    return f"{type(error).__name__}: {line}"

@@ -8,10 +8,12 @@ warps (``tests/tiling``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from perfmodel.tiling.config import ConfigTable
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -28,10 +30,27 @@ def mma_warps(block_m: Array, block_n: Array, num_warps: Array) -> tuple[Array, 
     side of n takes no more warps than it has instructions, and those beyond repeat work along m.
     """
     log_warps = np.log2(num_warps)
-    left_n = np.log2(block_n / 8)
-    surplus_n = left_n - np.log2(block_m / 16)
+    left_n = np.log2(np.maximum(block_n / 8, 1))
+    surplus_n = left_n - np.log2(np.maximum(block_m / 16, 1))
     log_n = np.clip(np.floor((log_warps + surplus_n) / 2), 0, np.minimum(log_warps, left_n))
     return 2.0 ** (log_warps - log_n), 2.0**log_n
+
+
+def per_cta(configs: ConfigTable) -> ConfigTable:
+    """Return each CTA's part of the tiles that a cluster of ``num_ctas`` shares.
+
+    Triton gives every CTA 128 rows while there are more, and cuts columns for the rest.
+    """
+    if configs.num_ctas.max(initial=1) <= 1:
+        return configs
+    cut_m = np.clip(configs.block_m / 128, 1, configs.num_ctas)
+    cut_n = configs.num_ctas / cut_m
+    return replace(
+        configs,
+        block_m=configs.block_m / cut_m,
+        block_n=np.maximum(configs.block_n / cut_n, 1),
+        source=None,
+    )
 
 
 def wgmma_warps(block_m: Array, num_warps: Array) -> tuple[Array, Array]:

@@ -35,6 +35,9 @@ DOT_DEPTH_MIN = 16
 TENSOR_MEMORY_COLUMNS = 512
 """Columns of an SM's tensor memory (PTX ISA, tcgen05: 128 lanes by 512 columns of 32 bits)."""
 
+MAXNREG_MIN = 28
+"""ptxas: "insufficient registers (24) to compile; try a register target of 28 or higher"."""
+
 CLUSTER_CTAS_MAX = 16
 """The largest cluster that any device takes (CUDA guide: 8 portable, 16 on request)."""
 
@@ -184,7 +187,7 @@ def nearest_legal(problem: Gemm, config: TileConfig, gpu: Gpu) -> TileConfig | N
     if not gpu.can("clusters"):
         rounded["num_ctas"] = 1
     if config.maxnreg is not None:
-        rounded["maxnreg"] = min(config.maxnreg, gpu.registers_per_thread_max)
+        rounded["maxnreg"] = max(config.maxnreg, MAXNREG_MIN)
     ranges = [*_HALVINGS.values(), np.arange(config.num_stages)]
     steps = np.array([axis.ravel() for axis in np.meshgrid(*ranges, indexing="ij")], dtype=float)
     cost = np.abs(steps).T @ np.array(_STEP_COSTS)
@@ -308,8 +311,8 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _Rule(
         "registers per thread (maxnreg)",
-        "lower maxnreg",
+        "raise maxnreg",
+        lambda case: np.where(case.configs.maxnreg > 0, float(MAXNREG_MIN), 0.0),
         lambda case: case.configs.maxnreg,
-        lambda case: float(case.gpu.registers_per_thread_max),
     ),
 )

@@ -16,7 +16,7 @@ from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm import VECTOR_BYTES_MAX
 from perfmodel.problems.gemm_table import GemmTable, Numbers
 from perfmodel.tiling.config import ConfigTable
-from perfmodel.tiling.layout import MatrixUnits, mma_warps, store_scratch_bytes
+from perfmodel.tiling.layout import MatrixUnits, mma_warps, per_cta, store_scratch_bytes
 from perfmodel.tiling.registers import (
     REGISTER_BYTES,
     REGISTERS_GIVEN_UP,
@@ -78,6 +78,7 @@ def gemm_resources(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Resou
     ``problems`` and ``configs`` broadcast: one problem with n configurations, or one each a row.
     The device's capability flags and limits decide, never its generation.
     """
+    configs = per_cta(configs)
     path = _Path.of(problems.compute_dtype.name, configs, gpu)
     a = _operand(problems.a_dtype.bits, problems.a_vector_bytes, configs.block_m, configs, path)
     b = _operand(problems.b_dtype.bits, problems.b_vector_bytes, configs.block_n, configs, path)
@@ -206,6 +207,8 @@ def _shared_memory(
     """Bytes of shared memory per CTA: the larger of the main loop's and the epilogue's."""
     out_bytes = problems.out_dtype.bytes
     tile_out = configs.block_m * configs.block_n * out_bytes
+    if gpu.vendor != "nvidia":
+        return loop  # results are stored as the matrix units leave them
     if not gpu.can("cp_async"):
         return np.maximum(loop, tile_out)
     # The epilogue takes the tile of C at most, so most configurations need not be looked at.
@@ -240,9 +243,14 @@ def _loop_bytes(
     arrives (wgmma, tensor memory). An operand with a single buffer is held twice for tensor
     memory, once ahead of the loop and once in it. Operands widened on the way pass through one
     after the other where nothing is pipelined, and take 16 bits an element where the other is.
-    Without asynchronous copies there is one buffer.
+    Without asynchronous copies there is one buffer. Triton's AMD back end, checked for gfx90a,
+    gfx942 and gfx950, keeps ``stages - 1`` tiles too, and with one stage an operand at a time.
     """
     a, b = operands
+    if gpu.vendor == "amd":
+        both = np.maximum(configs.num_stages - 1, 1) * (a.tile_bytes + b.tile_bytes)
+        one = np.maximum(a.tile_bytes, b.tile_bytes)
+        return np.where(configs.num_stages == 1, one, both)
     if not gpu.can("cp_async"):
         return a.tile_bytes + b.tile_bytes
     a_many = _multi_buffered(a, problems.a_dtype.bits, problems.a_row, configs.block_m, path)

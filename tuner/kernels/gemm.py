@@ -1,14 +1,16 @@
 """The reference matrix product in Triton: one output tile per program, a pipelined loop over K."""
 
-# A kernel's arguments are Triton values; annotations on them would be read as Triton types.
+# A kernel's arguments are Triton values: annotations on them would be read as Triton types, and
+# by Triton's custom compile-time ones are in capitals.
 # mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: N803
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.problems.dtypes import FP32, INT8, DType, parse_dtype
+from perfmodel.problems.dtypes import INT8, TF32, DType, parse_dtype
 from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import TileConfig
 from tuner.kernels.language import jit, tl
@@ -46,7 +48,7 @@ def matmul_kernel(
     Rows and columns past the edge wrap round instead of being masked: they are loaded again from
     valid memory and never stored. EVEN_K says that BLOCK_K divides K, so no load needs a mask.
     CAST_B converts narrow weights to A's type after loading them.
-    WIDE_OFFSETS computes row offsets in 64 bits, for operands of 2**31 elements and more.
+    WIDE_OFFSETS computes offsets in 64 bits, for operands of 2**31 elements and more.
     """
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -63,15 +65,17 @@ def matmul_kernel(
     depth = tl.arange(0, BLOCK_K)
     a_rows = rows % M
     b_cols = cols % N
-    b_depth = depth
+    wide_depth = depth
+    step_k = BLOCK_K
     if WIDE_OFFSETS:
+        step_k = tl.full((), BLOCK_K, tl.int64)
         rows = rows.to(tl.int64)
         cols = cols.to(tl.int64)
         a_rows = a_rows.to(tl.int64)
         b_cols = b_cols.to(tl.int64)
-        b_depth = depth.to(tl.int64)
-    a_ptrs = a_ptr + (a_rows[:, None] * stride_am + depth[None, :] * stride_ak)
-    b_ptrs = b_ptr + (b_depth[:, None] * stride_bk + b_cols[None, :] * stride_bn)
+        wide_depth = depth.to(tl.int64)
+    a_ptrs = a_ptr + (a_rows[:, None] * stride_am + wide_depth[None, :] * stride_ak)
+    b_ptrs = b_ptr + (wide_depth[:, None] * stride_bk + b_cols[None, :] * stride_bn)
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC_DTYPE)
     for step in range(0, tl.cdiv(K, BLOCK_K)):
@@ -85,8 +89,8 @@ def matmul_kernel(
         if CAST_B:
             b = b.to(a.dtype)
         acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION, out_dtype=ACC_DTYPE)
-        a_ptrs += BLOCK_K * stride_ak
-        b_ptrs += BLOCK_K * stride_bk
+        a_ptrs += step_k * stride_ak
+        b_ptrs += step_k * stride_bk
 
     c_ptrs = c_ptr + (rows[:, None] * stride_cm + cols[None, :] * stride_cn)
     inside = (rows[:, None] < M) & (cols[None, :] < N)
@@ -146,7 +150,7 @@ def launch_of(problem: Gemm, config: TileConfig) -> GemmLaunch:
             "GROUP_M": config.group_m,
             "EVEN_K": k % config.block_k == 0,
             "ACC_DTYPE": _accumulator(problem),
-            "INPUT_PRECISION": "ieee" if problem.compute_dtype == FP32 else "tf32",
+            "INPUT_PRECISION": "tf32" if problem.compute_dtype == TF32 else "ieee",
             "CAST_B": b_dtype.bits < a_dtype.bits,
             "WIDE_OFFSETS": elements > INT32_MAX,
         },

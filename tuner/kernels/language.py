@@ -27,9 +27,6 @@ class MissingKernel:
     def __getitem__(self, grid: Any) -> NoReturn:
         self.fail()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self.fail()
-
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # pickling, copying and inspection probe for these
             raise AttributeError(name)
@@ -46,3 +43,6 @@ class MissingKernel:
 def jit(function: Callable[..., Any]) -> Any:
     """Decorate a kernel: ``triton.jit``, or a :class:`MissingKernel` where Triton is absent."""
     return MissingKernel(function.__name__) if triton is None else triton.jit(function)
+
+
+__all__ = ["INSTALLED", "MissingKernel", "jit", "tl"]
