@@ -1,0 +1,1 @@
+"""Protocols, metrics and baselines: how good predictions are, from imported measurements."""

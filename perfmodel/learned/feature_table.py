@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from perfmodel.analytic.model import CUDA_GRAPH_LAUNCH_S, EVENT_TIMING_LAUNCH_S, estimate
 from perfmodel.errors import DataError
 from perfmodel.hardware.catalog import load_gpu
+from perfmodel.hardware.gpu import Gpu
 from perfmodel.learned.features import gemm_columns, matrix
 from perfmodel.problems.dtypes import parse_dtype
 from perfmodel.problems.gemm_table import GemmTable
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-LAUNCH_COLUMNS = ["gpu", "a_dtype", "b_dtype", "out_dtype", "timing_method"]
-LAUNCH_S = {"events": EVENT_TIMING_LAUNCH_S, "cuda_graph": CUDA_GRAPH_LAUNCH_S}
+_GROUP_COLUMNS = ["gpu", "a_dtype", "b_dtype", "out_dtype", "timing_method"]
+_LAUNCH_S = {"events": EVENT_TIMING_LAUNCH_S, "cuda_graph": CUDA_GRAPH_LAUNCH_S}
 
 
 @dataclass(frozen=True)
@@ -74,21 +75,12 @@ def gemm_feature_table(labels: pd.DataFrame, problem: NDArray[np.int64]) -> Feat
         raise DataError("rows without a known configuration cannot train a tile model; drop them")
     parts: list[tuple[NDArray[np.intp], NDArray[np.float32], Floats]] = []
     names: tuple[str, ...] = ()
-    for key, rows in labels.groupby(LAUNCH_COLUMNS, dropna=False, sort=True).indices.items():
-        gpu_name, a, b, out, method = key
-        if method not in LAUNCH_S:
-            raise DataError(
-                f"rows timed by {method!r} have no known launch overhead; use: {sorted(LAUNCH_S)}"
-            )
-        part = labels.iloc[rows]
-        gpu = load_gpu(gpu_name)
-        problems = table_problems(part, (a, b, out))
-        configs = table_configs(part)
-        work = gemm_work(problems, configs, gpu)
-        found = estimate(work, gpu, launch_overhead_s=LAUNCH_S[method])
-        columns = gemm_columns(problems, configs, gpu, work, found)
+    for group in launch_groups(labels):
+        work = gemm_work(group.problems, group.configs, group.gpu)
+        found = estimate(work, group.gpu, launch_overhead_s=launch_s(group.timing_method))
+        columns = gemm_columns(group.problems, group.configs, group.gpu, work, found)
         names = tuple(columns)
-        parts.append((rows, matrix(columns, len(part)), found.seconds))
+        parts.append((group.rows, matrix(columns, len(group.rows)), found.seconds))
     features = np.empty((len(labels), len(names)), dtype=np.float32)
     analytic = np.empty(len(labels))
     for rows, block, seconds in parts:
@@ -104,14 +96,47 @@ def gemm_feature_table(labels: pd.DataFrame, problem: NDArray[np.int64]) -> Feat
     )
 
 
+@dataclass(frozen=True)
+class LaunchGroup:
+    """Rows of a label table on one device, of one set of operand types, timed in one way."""
+
+    rows: NDArray[np.intp]
+    gpu: Gpu
+    problems: GemmTable
+    configs: ConfigTable
+    timing_method: str
+
+
+def launch_groups(labels: pd.DataFrame) -> Iterator[LaunchGroup]:
+    """Yield the rows of a GEMM label table in groups that the vectorised physics takes at once."""
+    groups: Mapping[Any, Any] = labels.groupby(_GROUP_COLUMNS, dropna=False, sort=True).indices
+    for (gpu_name, a, b, out, method), rows in groups.items():
+        part = labels.iloc[rows]
+        problems = _problems(part, (a, b, out))
+        yield LaunchGroup(rows, load_gpu(gpu_name), problems, _configs(part), method)
+
+
+def launch_s(timing_method: str) -> float:
+    """Return the launch overhead that a way of timing counts, seconds.
+
+    Raises:
+        DataError: it is not known.
+    """
+    if timing_method not in _LAUNCH_S:
+        raise DataError(
+            f"rows timed by {timing_method!r} have no known launch overhead; "
+            f"use: {sorted(_LAUNCH_S)}"
+        )
+    return _LAUNCH_S[timing_method]
+
+
 def dtype_names(labels: pd.DataFrame) -> NDArray[np.object_]:
     """Return each row's operand types: ``fp16``, or ``fp16xint8`` where they differ."""
     a, b = (labels[name].to_numpy(dtype=object) for name in ("a_dtype", "b_dtype"))
     return np.where(a == b, a, a + "x" + b)
 
 
-def table_problems(part: pd.DataFrame, dtypes: Sequence[str]) -> GemmTable:
-    """Describe the problem of each row; ``dtypes`` are those of A, B and C, one set for all."""
+def _problems(part: pd.DataFrame, dtypes: Sequence[str]) -> GemmTable:
     a, b, out = (parse_dtype(d) for d in dtypes)
     return GemmTable.of_columns(
         m=part["m"], n=part["n"], k=part["k"], batch=part["batch"],
@@ -120,8 +145,7 @@ def table_problems(part: pd.DataFrame, dtypes: Sequence[str]) -> GemmTable:
     )  # fmt: skip
 
 
-def table_configs(part: pd.DataFrame) -> ConfigTable:
-    """Return the configuration of each row; what a source leaves out takes its neutral value."""
+def _configs(part: pd.DataFrame) -> ConfigTable:
     columns = [
         part[name].fillna(0 if name == "maxnreg" else 1).to_numpy(dtype=np.float64)
         for name in PARAMETERS

@@ -1,0 +1,26 @@
+"""Peers and simple rules, one a file, each with its source; run beside our models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfmodel.evaluate.answers import Baseline
+
+
+def gemm_baselines() -> tuple[Baseline, ...]:
+    """Return every baseline for matrix products, in the order of the tables."""
+    from perfmodel.evaluate.answers import AnalyticAlone  # noqa: PLC0415 - the package stays light
+    from perfmodel.evaluate.baselines.autoheuristic import AutoHeuristic  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.best_single import BestSingle  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.neusight import NeuSight  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.random_order import RandomOrder  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.roofline import Roofline  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.triton_perf_model import TritonPerfModel  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.wave_and_tile import WaveAndTile  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.wavetune import WaveTune  # noqa: PLC0415
+
+    return (
+        AnalyticAlone(), BestSingle(), RandomOrder(), Roofline(), WaveAndTile(), TritonPerfModel(),
+        NeuSight(), WaveTune(), AutoHeuristic(),
+    )  # fmt: skip

@@ -1,0 +1,116 @@
+"""``perfmodel evaluate``: how good the model is, beside every baseline, from the imported data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from perfmodel.evaluate.answers import Tell
+    from perfmodel.evaluate.records import Record
+
+app = typer.Typer()
+
+_PIPE_WIDTH = 200
+"""Columns of a table that is not shown on a terminal."""
+
+
+@app.command()
+def evaluate(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROTOCOL]...", help="Protocols to run; none to list them."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+    large: Annotated[
+        bool, typer.Option("--large", help="Also the model without bounds (ten times slower).")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="GPU", help="Report only this device; repeatable.")
+    ] = None,
+    by_dtype: Annotated[
+        bool, typer.Option("--by-dtype", help="Add the figures of each data type.")
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A rough look: a tenth of the trees, part of the problems."),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Write predicted against measured of the folds (.png, .svg, .pdf)."),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run evaluation protocols: our models and every baseline on the same rows."""
+    from perfmodel.evaluate import protocols, records  # noqa: PLC0415 - start-up time
+    from perfmodel.hardware.catalog import load_gpu  # noqa: PLC0415 - start-up time
+
+    if not names:
+        for protocol in protocols.PROTOCOLS.values():
+            typer.echo(f"{protocol.name:15}{protocol.about}")
+        return
+    chosen = protocols.find_protocols(names)
+    devices = [load_gpu(name).name for name in only or []]
+    tables = protocols.load_for(chosen, cache)
+    found: list[Record] = []
+    with progress() as (tell, say):
+        if quick:
+            say("a quick look: few trees, part of the problems; figures are not comparable")
+        run = protocols.new_run(
+            tables, protocols.specs(large=large, quick=quick),
+            only=devices, by_dtype=by_dtype, quick=quick, tell=tell, say=say,
+        )  # fmt: skip
+        for protocol in chosen:
+            found += protocol.run(run)
+        if plot is not None:
+            from perfmodel.report.scatter import plot_folds  # noqa: PLC0415 - matplotlib is an extra
+
+            plot_folds(run, plot)
+    if as_json:
+        typer.echo(records.to_json(found))
+        return
+    console = _console()
+    for table in records.tables(found):
+        console.print(table)
+        console.print()
+    for line in records.gate_lines(found):
+        typer.echo(line)
+
+
+@contextmanager
+def progress() -> Iterator[tuple[Tell, Any]]:
+    """Show what is being done on stderr; yield how to tell of progress and how to say a line."""
+    from rich.console import Console  # noqa: PLC0415 - start-up time
+    from rich.progress import (  # noqa: PLC0415 - start-up time
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def tell(what: str, share: float) -> None:
+            bar.update(task, description=what, completed=share)
+
+        yield tell, lambda line: console.print(line, highlight=False, soft_wrap=True)
+
+
+def _console() -> Any:
+    from rich.console import Console  # noqa: PLC0415 - start-up time
+
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
