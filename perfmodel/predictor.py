@@ -404,14 +404,13 @@ def _where_work(found: Launches, correction: Array) -> Array:
 
 
 def _typical_error(prediction: Prediction) -> float:
-    """The model's error on held-out problems; else half of the interval's half-width.
+    """The model's error on held-out problems; else half of the way to the interval's upper end.
 
     A mean error is about half of the half-width of a 90 % interval (0.80 and 1.64 deviations).
     """
     if prediction.expected_error is not None:
         return prediction.expected_error
-    low, high = prediction.interval_us
-    return float(np.log(high / low)) / 4
+    return float(np.log(prediction.interval_us[1] / prediction.latency_us)) / 2
 
 
 def _as_table(configs: ConfigTable | Iterable[TileConfig]) -> ConfigTable:

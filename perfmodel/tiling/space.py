@@ -60,7 +60,11 @@ def candidate_configs(problem: Gemm, gpu: Gpu) -> ConfigTable:
     require_dtype(problem.compute_dtype, gpu)
     kind = _kind(problem)
     table = _skeleton(kind, gpu)
-    return table.take(_within(_useful(problem, table, _depths(kind)[0])))
+    useful = _within(_useful(problem, table, _depths(kind)[0]))
+    if not useful.any():  # smaller than any tile worth trying: the smallest of them
+        size = table.block_m * table.block_n
+        useful = size == size.min()
+    return table.take(useful)
 
 
 def rejected_configs(problem: Gemm, gpu: Gpu) -> list[tuple[TileConfig, tuple[Rejection, ...]]]:
@@ -76,16 +80,18 @@ def rejected_configs(problem: Gemm, gpu: Gpu) -> list[tuple[TileConfig, tuple[Re
     table = _grid(kind, gpu)
     illegal = check(problem, table, gpu)
     limits = [*_worth(_typical(kind), table, gpu), *_useful(problem, table, _depths(kind)[0])]
+    chosen = set(candidate_configs(problem, gpu).configs)
     left_out = []
     for row, config in enumerate(table.configs):
+        if config in chosen:
+            continue
         reasons = illegal[row] or tuple(
             Rejection(limit.name, float(needed[row]), float(available[row]), limit.change)
             for limit in limits
             for needed, available in [np.broadcast_arrays(limit.needed, limit.available)]
             if needed[row] > available[row]
         )
-        if reasons:
-            left_out.append((config, reasons))
+        left_out.append((config, reasons))
     return left_out
 
 
