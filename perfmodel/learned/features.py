@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 GEMM_SCHEMA = "gemm-1"
 """Changes whenever a column is added, dropped or redefined; a model of another schema is refused."""
 
+PITCH_ALIGNMENT_MAX = 2**16
 TINY = 1e-12
 
 
@@ -64,9 +65,20 @@ def gemm_columns(
         "iterations": _log2(cta.iterations),
         "tiles_m": _log2(tiles_m),
         "tiles_n": _log2(tiles_n),
+        "last_band": np.mod(tiles_m, c.group_m),
+        "bands": _log2(np.ceil(tiles_m / c.group_m)),
+        "trips_per_stage": np.minimum(cta.iterations / c.num_stages, 8.0),
+        "wave_hit": _wave_hit(work, c),
+        "panel_over_l2": _log2(np.minimum(c.group_m * c.block_m, p.m) * p.k * a / gpu.l2_bytes),
+        "wave_b_over_l2": _log2(
+            np.minimum(work.patch.columns * c.block_n, p.n) * p.k * b / gpu.l2_bytes
+        ),
         "patch_rows": work.patch.rows,
         "patch_columns": _log2(work.patch.columns),
         # padding and masks
+        "m_rest": np.mod(p.m, c.block_m) / c.block_m,
+        "n_rest": np.mod(p.n, c.block_n) / c.block_n,
+        "k_rest": np.mod(p.k, c.block_k) / c.block_k,
         "pad_m": tiles_m * c.block_m / np.maximum(p.m, 1.0),
         "pad_n": tiles_n * c.block_n / np.maximum(p.n, 1.0),
         "pad_k": padded_k / np.maximum(p.k, 1.0),
@@ -107,7 +119,9 @@ def gemm_columns(
         "a_run_bytes": _log2(np.where(p.a_row > 0, c.block_k, np.minimum(c.block_m, p.m)) * a),
         "b_run_bytes": _log2(np.where(p.b_row > 0, np.minimum(c.block_n, p.n), c.block_k) * b),
         "out_row_bytes": _log2(np.minimum(p.n, c.block_n) * out),
-        "out_aligned": np.gcd(np.asarray(p.n * out).astype(np.int64), 16).astype(np.float64),
+        "a_pitch": _alignment(p.a_pitch_bytes),
+        "b_pitch": _alignment(p.b_pitch_bytes),
+        "out_pitch": _alignment(p.n * out),
         "operand_bits": float(p.a_dtype.bits),
         "b_bits": float(p.b_dtype.bits),
         "on_tensor_units": float(tensor > 0),
@@ -122,6 +136,26 @@ def matrix(columns: dict[str, Array | float], rows: int) -> NDArray[np.float32]:
     for i, value in enumerate(columns.values()):
         out[i] = value
     return np.ascontiguousarray(out.T)
+
+
+def _wave_hit(work: Work, c: ConfigTable) -> Array:
+    """Share of a wave's operand loads that another CTA of the wave has already brought to L2.
+
+    hit = 1 - (m MT + n NT) / (m n (MT + NT)) for a patch of m x n tiles of MT x NT elements.
+    """
+    rows, columns = work.patch.rows, work.patch.columns
+    fresh = rows * c.block_m + columns * c.block_n
+    return 1.0 - fresh / (rows * columns * (c.block_m + c.block_n))
+
+
+def _alignment(pitch_bytes: Array | float) -> Array:
+    """Return log2 of the power of two that rows of that pitch are aligned to, at most 64 KiB.
+
+    Sectors (32 B) and lines (128 B) are fetched whole, and pitches of large powers of two crowd
+    into few cache sets and memory channels.
+    """
+    whole = np.asarray(pitch_bytes, dtype=np.float64).astype(np.int64)
+    return np.log2(np.gcd(whole, PITCH_ALIGNMENT_MAX))
 
 
 def _log2(value: Array | float) -> Array:

@@ -21,7 +21,8 @@ class GemmTable:
     """Sizes and layouts of matrix products that share their data types.
 
     Every number is a scalar (one problem, many configurations) or an array with one value a row.
-    Layout flags are 1.0 for ``row`` and 0.0 for ``col``; vector widths are in bytes.
+    Layout flags are 1.0 for ``row`` and 0.0 for ``col``; vector widths and the
+    distance from one row (or column) in memory to the next, the pitch, are in bytes.
     """
 
     m: Numbers
@@ -34,6 +35,8 @@ class GemmTable:
     b_packed: Numbers
     a_vector_bytes: Numbers
     b_vector_bytes: Numbers
+    a_pitch_bytes: Numbers
+    b_pitch_bytes: Numbers
     a_dtype: DType
     b_dtype: DType
     out_dtype: DType
@@ -59,6 +62,9 @@ class GemmTable:
             b_packed=float(problem.ldb == packed_b),
             a_vector_bytes=float(problem.a_vector_bytes),
             b_vector_bytes=float(problem.b_vector_bytes),
+            a_pitch_bytes=float(problem.lda or 0) * problem.a_dtype.bytes,
+            b_pitch_bytes=float(problem.ldb or 0)
+            * parse_dtype(problem.b_dtype or problem.a_dtype).bytes,
             a_dtype=problem.a_dtype,
             b_dtype=parse_dtype(problem.b_dtype or problem.a_dtype),
             out_dtype=parse_dtype(problem.out_dtype or problem.a_dtype),
@@ -113,6 +119,8 @@ class GemmTable:
             b_packed=(stride_b == length_b).astype(np.float64),
             a_vector_bytes=_vector_bytes(stride_a, length_a, a_dtype),
             b_vector_bytes=_vector_bytes(stride_b, length_b, b_dtype),
+            a_pitch_bytes=stride_a * a_dtype.bytes,
+            b_pitch_bytes=stride_b * b_dtype.bytes,
             a_dtype=a_dtype,
             b_dtype=b_dtype,
             out_dtype=out_dtype,
@@ -121,7 +129,7 @@ class GemmTable:
 
 NUMBER_FIELDS = (
     "m", "n", "k", "batch", "a_row", "b_row", "a_packed", "b_packed",
-    "a_vector_bytes", "b_vector_bytes",
+    "a_vector_bytes", "b_vector_bytes", "a_pitch_bytes", "b_pitch_bytes",
 )  # fmt: skip
 
 
