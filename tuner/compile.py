@@ -206,6 +206,8 @@ def _reason(error: BaseException) -> str:
     """The class and the one line that says what is wrong, of messages many lines long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Repro command")]
-    telling = [line for line in lines if re.search(r"\b(fatal|error)\b\s*:", line, re.IGNORECASE)]
-    line = (telling or lines[-1:] or ["no message"])[0]
-    return f"{type(error).__name__}: {line}"
+    for word in ("fatal", "error"):  # ptxas says what is wrong after the first
+        for line in lines:
+            if re.search(rf"\b{word}\s*:", line, re.IGNORECASE):
+                return f"{type(error).__name__}: {line}"
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

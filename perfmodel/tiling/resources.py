@@ -82,10 +82,10 @@ def gemm_resources(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Resou
     path = _Path.of(problems.compute_dtype.name, configs, gpu)
     a = _operand(problems.a_dtype.bits, problems.a_vector_bytes, configs.block_m, configs, path)
     b = _operand(problems.b_dtype.bits, problems.b_vector_bytes, configs.block_n, configs, path)
-    accumulators = configs.block_m * configs.block_n / path.threads
     loop = _loop_bytes(problems, (a, b), configs, path, gpu)
     smem = _shared_memory(problems, loop, configs, path, gpu)
-    demand = _demand(a, b, accumulators, configs)
+    demand = _demand(problems, (a, b), configs, path)
+    accumulators = demand.accumulators
     wanted, registers, spill = _registers(demand, configs, path, gpu)
     columns = np.zeros_like(smem)
     if path.tensor_memory is not None:
@@ -275,17 +275,35 @@ def _loop_bytes(
     return loop
 
 
-def _demand(a: _Operand, b: _Operand, accumulators: Array, configs: ConfigTable) -> RegisterDemand:
+def _demand(
+    problems: GemmTable, operands: tuple[_Operand, _Operand], configs: ConfigTable, path: _Path
+) -> RegisterDemand:
     """What a thread holds: a part of A's tile goes to every warp along n, and of B's along m."""
+    a, b = operands
     warps_m, warps_n = mma_warps(configs.block_m, configs.block_n, configs.num_warps)
+    a_fragments = a.share_bytes * warps_n / REGISTER_BYTES
+    b_fragments = b.share_bytes * warps_m / REGISTER_BYTES
     unpipelined = configs.num_stages == 1
+    reordered = np.zeros_like(a_fragments)
+    for bits, row_by_row, operand, fragments in (
+        (problems.a_dtype.bits, 1.0 - problems.a_row, a, a_fragments),
+        (problems.b_dtype.bits, problems.b_row, b, b_fragments),
+    ):
+        # Matrix units take 16-bit operands either way, 8-bit ones along k, and so do warp group
+        # instructions 32-bit ones.
+        if bits == 8:
+            by_warp = 1.0 if path.wgmma is None else ~path.wgmma
+            reordered = reordered + row_by_row * fragments * by_warp
+        elif bits == 32 and path.wgmma is not None:
+            reordered = reordered + row_by_row * operand.share_bytes / REGISTER_BYTES * path.wgmma
     return RegisterDemand(
-        accumulators=accumulators,
+        accumulators=configs.block_m * configs.block_n / path.threads,
         loads=np.maximum(a.share_bytes / a.copy_bytes, 1)
         + np.maximum(b.share_bytes / b.copy_bytes, 1),
         a_staged=a.share_bytes / REGISTER_BYTES * (unpipelined | ~a.copied),
         b_staged=b.share_bytes / REGISTER_BYTES * (unpipelined | ~b.copied),
-        fragments=(a.share_bytes * warps_n + b.share_bytes * warps_m) / REGISTER_BYTES,
+        fragments=a_fragments + b_fragments,
+        reordered=reordered,
     )
 
 
