@@ -16,7 +16,6 @@ from perfmodel.prediction import Prediction
 from perfmodel.problems.gemm import VECTOR_BYTES_MAX, Gemm
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
-from perfmodel.tiling.legality import legal_mask
 from perfmodel.tiling.resources import ctas_per_sm
 from perfmodel.tiling.space import candidate_configs
 
@@ -220,20 +219,25 @@ def _ceiling(predictor: Predictor, prediction: Prediction, found: Launches) -> C
 def _changes(predictor: Predictor, prediction: Prediction, gpu: Gpu) -> tuple[Change, ...]:
     """Single parameters, the best tile of all, and padding, each predicted."""
     problem, config, now_us = prediction.problem, prediction.config, prediction.latency_us
-    nearby = _neighbours(config)
+    changes = _config_changes(predictor, problem, config, gpu)
+    for what, padded in _paddings(problem):
+        changes[what] = float(predictor.latency_us(padded, gpu, config)[0])
+        best = predictor.predict(padded, gpu)
+        changes[f"{what}, then {_difference(config, best.config)}"] = best.latency_us
+    gains = [
+        Change(what, us, now_us / us) for what, us in changes.items() if now_us / us >= 1 + GAIN_MIN
+    ]
+    return tuple(sorted(gains, key=lambda change: change.latency_us)[:CHANGES_SHOWN])
+
+
+def _config_changes(
+    predictor: Predictor, problem: Gemm, config: TileConfig, gpu: Gpu
+) -> dict[str, float]:
     space = candidate_configs(problem, gpu)
     best = space.configs[predictor.decide(problem, gpu, space)]
-    options = {_difference(config, other): other for other in [*nearby, best] if other != config}
-    table = ConfigTable.of(options.values())
-    legal = legal_mask(problem, table, gpu)
-    times = predictor.latency_us(problem, gpu, table)
-    changes = [(what, float(us)) for what, us, ok in zip(options, times, legal, strict=True) if ok]
-    changes += [
-        (what, float(predictor.latency_us(other, gpu, config)[0]))
-        for what, other in _paddings(problem)
-    ]
-    gains = [Change(w, us, now_us / us) for w, us in changes if now_us / us >= 1 + GAIN_MIN]
-    return tuple(sorted(gains, key=lambda change: change.latency_us)[:CHANGES_SHOWN])
+    options = {_difference(config, c): c for c in [*_neighbours(config), best] if c != config}
+    times = predictor.latency_us(problem, gpu, ConfigTable.of(options.values()))
+    return dict(zip(options, times.tolist(), strict=True))
 
 
 def _neighbours(config: TileConfig) -> Iterator[TileConfig]:

@@ -34,29 +34,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def read_gemm(
-    m: Annotated[int, typer.Option("--m", "--M", help="Rows of A and C.")],
-    n: Annotated[int, typer.Option("--n", "--N", help="Columns of B and C.")],
-    k: Annotated[int, typer.Option("--k", "--K", help="Columns of A, rows of B.")],
+    m: Annotated[str, typer.Option("--m", "--M", metavar="INT", help="Rows of A and C.")],
+    n: Annotated[str, typer.Option("--n", "--N", metavar="INT", help="Columns of B and C.")],
+    k: Annotated[str, typer.Option("--k", "--K", metavar="INT", help="Columns of A, rows of B.")],
     dtype: Annotated[
         str, typer.Option(help="Of A and B: bf16, fp16, fp32, tf32, fp8_e4m3, fp8_e5m2, int8, ...")
     ],
-    batch: Annotated[int, typer.Option(help="Independent products.")] = 1,
+    batch: Annotated[str, typer.Option(metavar="INT", help="Independent products.")] = "1",
     b_dtype: Annotated[
         str | None, typer.Option(help="Of B, if another: int8 or int4 weights.")
     ] = None,
     out_dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Of C. Default: the operands' (fp8: bf16, int8: int32).", show_default=False
-        ),
+        str | None, typer.Option(help="Of C. Default: the operands' (fp8: bf16, int8: int32).")
     ] = None,
     a_layout: Annotated[str, typer.Option(help="row: k is contiguous; col: m is.")] = "row",
     b_layout: Annotated[str, typer.Option(help="row: n is contiguous; col: k is.")] = "row",
     lda: Annotated[
-        int | None, typer.Option(help="Leading stride of A in elements. Default: packed.")
+        str | None,
+        typer.Option(metavar="INT", help="Leading stride of A in elements. Default: packed."),
     ] = None,
     ldb: Annotated[
-        int | None, typer.Option(help="Leading stride of B in elements. Default: packed.")
+        str | None,
+        typer.Option(metavar="INT", help="Leading stride of B in elements. Default: packed."),
     ] = None,
 ) -> Gemm:
     """Build the problem from the options."""
@@ -64,15 +63,28 @@ def read_gemm(
     from perfmodel.problems.gemm import Gemm  # noqa: PLC0415 - start-up time
 
     return Gemm(
-        m, n, k, batch,
+        whole("m", m),
+        whole("n", n),
+        whole("k", k),
+        whole("batch", batch),
         a_dtype=parse_dtype(dtype),
         b_dtype=None if b_dtype is None else parse_dtype(b_dtype),
         out_dtype=None if out_dtype is None else parse_dtype(out_dtype),
         a_layout=a_layout,  # type: ignore[arg-type]  # Gemm checks it
         b_layout=b_layout,  # type: ignore[arg-type]
-        lda=lda,
-        ldb=ldb,
-    )  # fmt: skip
+        lda=None if lda is None else whole("lda", lda),
+        ldb=None if ldb is None else whole("ldb", ldb),
+    )
+
+
+def whole(name: str, text: str) -> int:
+    """Return the whole number that was typed; typer's own message does not say what was typed."""
+    from perfmodel.errors import InvalidProblemError  # noqa: PLC0415 - start-up time
+
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidProblemError(f"{name} is {text!r}; use a whole number of at least 0") from None
 
 
 def takes_gemm(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -241,10 +242,13 @@ def _room_lines(explanation: Explanation) -> list[str]:
 def _change_lines(explanation: Explanation) -> list[str]:
     if not explanation.changes:
         return ["", "what to change first: nothing found that gains 1 %"]
-    rows = [
-        [time_text(c.latency_us), f"{c.speedup:.2f} x faster", c.what] for c in explanation.changes
-    ]
-    return ["", "what to change first", *_columns(rows, (0,))]
+    lines = ["", "what to change first"]
+    for change in explanation.changes:
+        gain = f"  {time_text(change.latency_us).rjust(9)}  {change.speedup:.2f} x faster  "
+        fits = len(gain) + len(change.what) <= WIDTH
+        what = change.what if fits else re.sub(r",(?! )", ", ", change.what)
+        lines += _wrapped(gain, what)
+    return lines
 
 
 def _note_lines(notes: Iterable[str]) -> list[str]:
