@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,6 +45,22 @@ class GemmTable:
     def compute_dtype(self) -> DType:
         """Type in which the products are formed: the wider operand."""
         return self.a_dtype if self.a_dtype.bits >= self.b_dtype.bits else self.b_dtype
+
+    @property
+    def kind(self) -> tuple[object, ...] | None:
+        """What a tile has to know of one problem, sizes aside; ``None`` for a problem a row."""
+        known = (self.a_row, self.b_row, self.a_vector_bytes, self.b_vector_bytes)
+        if not all(isinstance(value, float) for value in known):
+            return None
+        return (self.a_dtype, self.b_dtype, self.out_dtype, *known)
+
+    def without_sizes(self) -> GemmTable:
+        """Return the same kind of problem with sizes that spoil whatever depends on them."""
+        nan = np.nan
+        return replace(
+            self, m=nan, n=nan, k=nan, batch=nan, a_packed=nan, b_packed=nan,
+            a_pitch_bytes=nan, b_pitch_bytes=nan,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, problem: Gemm) -> GemmTable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -135,14 +135,15 @@ class ConfigTable:
     split_k: NDArray[np.float64]
     num_ctas: NDArray[np.float64]
     maxnreg: NDArray[np.float64]
-    source: Sequence[TileConfig] | None = field(default=None, repr=False)
+    source: Sequence[TileConfig] | None = field(default=None, repr=False, kw_only=True)
 
     @classmethod
     def of(cls, configs: Iterable[TileConfig]) -> ConfigTable:
         """Gather ``configs`` into arrays; ``source`` keeps them in order."""
         listed = tuple(configs)
         rows = np.array(
-            [[float(getattr(c, name) or 0) for name in PARAMETERS] for c in listed], dtype=np.float64
+            [[float(getattr(c, name) or 0) for name in PARAMETERS] for c in listed],
+            dtype=np.float64,
         ).reshape(len(listed), len(PARAMETERS))
         columns = np.ascontiguousarray(rows.T)
         return cls(*columns, source=listed)
@@ -162,6 +163,14 @@ class ConfigTable:
             )
             for row in zip(*columns, strict=True)
         )
+
+    @cached_property
+    def memo(self) -> dict[Hashable, Any]:
+        """What has been worked out of these configurations alone; whoever adds to it owns the key.
+
+        A tuner asks about one list of configurations for problem after problem.
+        """
+        return {}
 
     def take(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> ConfigTable:
         """Return the rows at ``index``."""

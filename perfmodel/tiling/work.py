@@ -69,6 +69,23 @@ class Work:
     patch: Patch
 
 
+@dataclass(frozen=True)
+class TileWork:
+    """What one CTA takes and one trip of it does, arrays (N,); no size of a problem enters."""
+
+    gpu: Gpu
+    resources: Resources
+    tensor_flops: Array
+    fma_flops: Array
+    load_bytes: Array
+    load_requests: Array
+    smem_bytes: Array
+    instructions: Array
+    epilogue_bytes: Array
+    spill_bytes: Array
+    mma_share: Array
+
+
 def gemm_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Work:
     """Describe the tiled matrix product of each row on ``gpu``.
 
@@ -76,50 +93,76 @@ def gemm_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Work:
     configurations, or one of each a row. A launch with no work has zero CTAs.
     """
     p, c = problems, configs
-    resources = gemm_resources(p, c, gpu)
+    tile = tile_work(p, c, gpu)
     tiles_m, tiles_n = np.ceil(p.m / c.block_m), np.ceil(p.n / c.block_n)
     ctas = tiles_m * tiles_n * p.batch * c.split_k
-    iterations = np.ceil(p.k / (c.block_k * c.split_k))
-
-    a, b, out = p.a_dtype.bytes, p.b_dtype.bytes, p.out_dtype.bytes
-    tile_a, tile_b = c.block_m * c.block_k, c.block_n * c.block_k
-    load_bytes = tile_a * a + tile_b * b
-    dtype = p.compute_dtype
-    tensor = dtype.name in gpu.tensor_tflops
-    flops_per_trip = 2.0 * tile_a * c.block_n
-    split = c.split_k > 1
-    spilled = resources.spill_bytes_per_thread * resources.threads
     cta = CtaClass(
         count=ctas,
-        iterations=iterations,
-        tensor_flops=flops_per_trip * float(tensor),
-        fma_flops=flops_per_trip * float(not tensor),
-        sfu_ops=np.zeros_like(flops_per_trip),
-        load_bytes=load_bytes,
-        load_requests=(tile_a * a / p.a_vector_bytes + tile_b * b / p.b_vector_bytes)
-        / gpu.warp_size,
-        smem_bytes=_smem_traffic(p, c, gpu) if tensor else _fma_smem_traffic(p, c, gpu),
-        instructions=_instructions(p, c, gpu, tensor=tensor),
-        epilogue_bytes=c.block_m * c.block_n * np.where(split, SPLIT_PARTIAL_BYTES, out),
-        spill_bytes=2.0 * spilled,
+        iterations=np.ceil(p.k / (c.block_k * c.split_k)),
+        tensor_flops=tile.tensor_flops,
+        fma_flops=tile.fma_flops,
+        sfu_ops=np.zeros_like(tile.tensor_flops),
+        load_bytes=tile.load_bytes,
+        load_requests=tile.load_requests,
+        smem_bytes=tile.smem_bytes,
+        instructions=tile.instructions,
+        epilogue_bytes=tile.epilogue_bytes,
+        spill_bytes=tile.spill_bytes,
     )
+    a, b, out = p.a_dtype.bytes, p.b_dtype.bytes, p.out_dtype.bytes
     compulsory = p.batch * (p.m * p.k * a + p.k * p.n * b + p.m * p.n * out)
-    concurrent = np.minimum(ctas, gpu.sm_count * np.maximum(resources.occupancy, 1.0))
+    concurrent = np.minimum(ctas, gpu.sm_count * np.maximum(tile.resources.occupancy, 1.0))
     wave_patch = patch(
         np.maximum(tiles_m, 1.0), np.maximum(tiles_n, 1.0), c.group_m, np.maximum(concurrent, 1.0)
     )
+    split = c.split_k > 1
     partial = np.where(split, 2.0 * c.split_k * p.m * p.n * p.batch * SPLIT_PARTIAL_BYTES, 0.0)
     return Work(
         classes=(cta,),
         ctas=ctas,
-        resources=resources,
+        resources=tile.resources,
         stages=c.num_stages,
         compulsory_bytes=compulsory + np.zeros_like(ctas),
         dram_bytes=_gemm_dram_bytes(p, c, gpu, tiles_m, tiles_n, wave_patch) + partial,
         flops=2.0 * p.m * p.n * p.k * p.batch + np.zeros_like(ctas),
-        compute_dtype=dtype.name,
-        mma_share=mma_share(p, c, gpu),
+        compute_dtype=p.compute_dtype.name,
+        mma_share=tile.mma_share,
         patch=wave_patch,
+    )
+
+
+def tile_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> TileWork:
+    """Return what each configuration's CTA does for problems of that kind, remembered by kind."""
+    kind = problems.kind
+    if kind is None:
+        return _tile_work(problems, configs, gpu)
+    key = ("tile_work", kind, id(gpu))
+    known: TileWork | None = configs.memo.get(key)
+    if known is None:  # the entry holds the device, so that its id stays taken
+        known = configs.memo[key] = _tile_work(problems.without_sizes(), configs, gpu)
+    return known
+
+
+def _tile_work(p: GemmTable, c: ConfigTable, gpu: Gpu) -> TileWork:
+    resources = gemm_resources(p, c, gpu)
+    a, b, out = p.a_dtype.bytes, p.b_dtype.bytes, p.out_dtype.bytes
+    tile_a, tile_b = c.block_m * c.block_k, c.block_n * c.block_k
+    tensor = p.compute_dtype.name in gpu.tensor_tflops
+    flops_per_trip = 2.0 * tile_a * c.block_n
+    requests = tile_a * a / p.a_vector_bytes + tile_b * b / p.b_vector_bytes
+    out_bytes = np.where(c.split_k > 1, SPLIT_PARTIAL_BYTES, out)
+    return TileWork(
+        gpu=gpu,
+        resources=resources,
+        tensor_flops=flops_per_trip * float(tensor),
+        fma_flops=flops_per_trip * float(not tensor),
+        load_bytes=tile_a * a + tile_b * b,
+        load_requests=requests / gpu.warp_size,
+        smem_bytes=_smem_traffic(p, c, gpu) if tensor else _fma_smem_traffic(p, c, gpu),
+        instructions=_instructions(p, c, gpu, tensor=tensor),
+        epilogue_bytes=c.block_m * c.block_n * out_bytes,
+        spill_bytes=2.0 * resources.spill_bytes_per_thread * resources.threads,
+        mma_share=mma_share(p, c, gpu),
     )
 
 
@@ -129,6 +172,9 @@ def warp_grid(configs: ConfigTable) -> tuple[Array, Array]:
     Warps are added to whichever side is longer per warp, until none are left; a side never has
     more warps than instruction rows, and warps beyond that repeat work along n.
     """
+    known: tuple[Array, Array] | None = configs.memo.get("warp_grid")
+    if known is not None:
+        return known
     warps_m, warps_n = np.ones_like(configs.block_m), np.ones_like(configs.block_n)
     for _ in range(5):
         left = warps_m * warps_n < configs.num_warps
@@ -138,6 +184,7 @@ def warp_grid(configs: ConfigTable) -> tuple[Array, Array]:
         along_n = left & ~along_m
         warps_m = np.where(along_m, warps_m * 2, warps_m)
         warps_n = np.where(along_n, warps_n * 2, warps_n)
+    configs.memo["warp_grid"] = warps_m, warps_n
     return warps_m, warps_n
 
 
