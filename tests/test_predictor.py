@@ -403,3 +403,17 @@ def test_the_textbook_formula_would_reject_what_fits(learned: Predictor) -> None
     assert [c.config for c in ranking.candidates] == [config]
     assert ranking.rejected[0].position == 1
     assert ranking.rejected[0].reasons[0].available == 101376
+
+
+def test_what_is_remembered_of_configs_belongs_to_one_device(learned: Predictor) -> None:
+    configs = ConfigTable.of([TILE])
+    times = {}
+    for name in (H100, "a100-sxm4-80gb", "rtx-4090", H100):
+        for dtype in ("fp16", "fp8_e4m3" if name != "a100-sxm4-80gb" else "fp16", "fp32"):
+            problem = replace_dtype(SQUARE, dtype)
+            fresh = learned.latency_us(problem, name, ConfigTable.of([TILE]))
+            assert learned.latency_us(problem, name, configs) == fresh
+            times[name, dtype] = float(fresh[0])
+    assert len(set(times.values())) == len(times)
+    moved = pickle.loads(pickle.dumps(configs))
+    assert learned.latency_us(SQUARE, H100, moved) == learned.latency_us(SQUARE, H100, configs)

@@ -136,9 +136,9 @@ def tile_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> TileWork:
     kind = problems.kind
     if kind is None:
         return _tile_work(problems, configs, gpu)
-    key = ("tile_work", kind, id(gpu))
+    key = ("tile_work", kind, id(gpu))  # comparing whole devices costs more than all else here
     known: TileWork | None = configs.memo.get(key)
-    if known is None:  # the entry holds the device, so that its id stays taken
+    if known is None or known.gpu is not gpu:
         known = configs.memo[key] = _tile_work(problems.without_sizes(), configs, gpu)
     return known
 
