@@ -1,4 +1,24 @@
-"""Why a launch takes as long as it does, how far it could go, and what to change first."""
+"""Why a launch takes as long as it does, how far it could go, and what to change first.
+
+``Explanation.to_dict()`` (``perfmodel explain --json``), schema ``perfmodel.explanation/1``, has
+the keys of a prediction (`perfmodel.prediction`) and
+
+=================== ============================================================================
+``schedule``        ``ctas``, ``sm_count``, ``occupancy`` (CTAs per SM), ``occupancy_limiter``,
+                    ``waves``, ``full_waves``, ``tail_ctas``, ``tail_fill`` (0 to 1),
+                    ``iterations`` of the main loop
+``resources``       of one CTA: ``threads``, ``smem_bytes`` and ``smem_bytes_max``, and per thread
+                    ``registers_wanted``, ``registers`` (given), ``spill_bytes_per_thread``
+``traffic``         ``flops``, ``compulsory_bytes``, ``dram_bytes``
+``analytic_us``     the estimate before the learned part
+``correction``      ``latency_us`` over ``analytic_us``
+``moved``           what moved the learned part most: ``feature``, ``value``, ``factor``
+``floor_us``        what nothing beats: peak rates, compulsory traffic, launch overhead
+``ceiling``         ``latency_us`` that the best known launches of this kind reach, at ``quantile``
+                    of them; null where the model does not know
+``changes``         what to change first: ``what``, ``latency_us`` then, ``speedup``
+=================== ============================================================================
+"""
 
 from __future__ import annotations
 
@@ -95,12 +115,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A prediction and what is behind it.
-
-    ``analytic_us`` is the estimate before the learned part, ``correction`` what the latter
-    multiplied it by, ``moved`` the features that moved it most. ``floor_us`` is what nothing can
-    beat: peak, compulsory traffic and launch overhead. ``changes`` are the most gainful first.
-    """
+    """A prediction and what is behind it; the fields are those of the module's table."""
 
     prediction: Prediction
     schedule: Schedule

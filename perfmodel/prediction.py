@@ -24,6 +24,10 @@
 ``model``           version of the learned model, null without one
 ``expected_error``  its mean relative error on held-out measurements of this GPU, null if unknown
 ``notes``           warnings in words
+``rivals``          on the command line: the next best as in a ranking's ``candidates``; empty with
+                    ``--config``
+``considered``      on the command line: how many candidates there were, null with ``--config``
+``unsure``          on the command line: as in a ranking, null with ``--config``
 =================== ============================================================================
 
 ``Ranking.to_dict()`` (``perfmodel rank --json``), schema ``perfmodel.ranking/1``, has ``schema``,

@@ -44,6 +44,9 @@ ANALYTIC_LOG_INTERVAL = (-0.02, 0.93)
 MEASURED_LOG_INTERVAL = (-0.02, 0.02)
 """Another session repeats a measured time within 1 to 2 %."""
 
+SHORTLIST = 0.5
+"""Log units past the best predicted time that no second opinion makes up for."""
+
 REASONS_SHOWN = 5
 """Configurations whose reasons an error message lists one by one."""
 
@@ -244,10 +247,12 @@ class Predictor:
             raise IllegalConfigError(_none_usable(problem, configs, found.gpu))
         score = np.log(found.estimate.seconds)
         if self.model is not None and found.features is not None and found.work.flops.any():
-            score = rank_score(
-                score + self.model.log_correction(found.features),
-                self.model.log_relative(found.features),
-            )
+            score = score + self.model.log_correction(found.features)
+            relative = score - score[legal].min()
+            # The second opinion, on the few that can still win, costs a fraction of one on all.
+            close = np.flatnonzero(legal & (relative <= SHORTLIST))
+            relative[close] = self.model.log_relative(found.features[close])
+            score = rank_score(score, relative)
         return np.where(legal, score, np.inf)
 
     def _ordered_log_seconds(

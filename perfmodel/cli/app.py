@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -43,8 +42,6 @@ class _LazyCommands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            if name not in _installed():
-                raise KeyError(name)
             module, has_commands = COMMANDS[name]
             app = import_module(module).app
             make = typer.main.get_group if has_commands else typer.main.get_command
@@ -59,10 +56,10 @@ class _LazyCommands(MutableMapping[str, Any]):
         del self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_installed())
+        return iter(COMMANDS)
 
     def __len__(self) -> int:
-        return len(_installed())
+        return len(COMMANDS)
 
 
 class _LazyGroup(TyperGroup):
@@ -71,11 +68,7 @@ class _LazyGroup(TyperGroup):
         self.commands = _LazyCommands()
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
-        return _installed()
-
-
-def _installed() -> list[str]:
-    return [name for name, (module, _) in COMMANDS.items() if find_spec(module)]
+        return list(COMMANDS)
 
 
 app = typer.Typer(cls=_LazyGroup, add_completion=False, no_args_is_help=True)

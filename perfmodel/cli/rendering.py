@@ -20,6 +20,18 @@ LABEL = 11
 RIVALS = 5
 REJECTED_SHOWN = 10
 
+LIMITER_WORDS = {
+    "tensor": "matrix units",
+    "fma": "ordinary arithmetic",
+    "sfu": "special functions",
+    "issue": "instructions issued",
+    "dram": "memory bandwidth",
+    "l2": "L2 bandwidth",
+    "smem": "shared memory bandwidth",
+    "latency": "memory latency that too few loads in flight leave exposed",
+    "launch": "launch overhead",
+}
+
 
 def prediction_text(prediction: Prediction, ranking: Ranking | None = None) -> str:
     """Return the answer of ``perfmodel predict``; ``ranking`` if the config was left to us."""
@@ -123,7 +135,7 @@ def _summary(prediction: Prediction) -> list[str]:
             "rate",
             f"{_rate_text(prediction.tflops)}, {share_text(prediction.share_of_peak)} of peak",
         ),
-        _line("limiter", prediction.limiter),
+        _line("limiter", f"{prediction.limiter} ({LIMITER_WORDS[prediction.limiter]})"),
         _line("schedule", f"{prediction.waves:.2f} waves, {ctas}"),
         *_basis_lines(prediction),
         "config",
@@ -136,7 +148,7 @@ def _basis_lines(answer: Prediction | Ranking) -> list[str]:
     if answer.model is not None:
         text += f", model {answer.model}"
     if answer.expected_error is not None:
-        text += f", mean error on held-out problems {share_text(answer.expected_error)}"
+        text += f", held-out error {share_text(answer.expected_error)}"
     return _wrapped("basis".ljust(LABEL), text)
 
 

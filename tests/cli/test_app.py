@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
@@ -30,9 +29,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, shipped: object) -> object:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    installed = [name for name, (module, _) in COMMANDS.items() if find_spec(module)]
-    assert {"predict", "rank", "explain", "gpus", "data"} <= set(installed)
-    assert all(f" {name} " in out for name in installed)
+    assert all(f" {name} " in out for name in COMMANDS)
 
 
 @pytest.mark.parametrize("command", ["predict", "rank", "explain"])

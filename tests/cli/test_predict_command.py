@@ -33,7 +33,7 @@ def test_the_answer_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "gemm m=4096 n=4096 k=4096 bf16 on h100-sxm5"
     for text in (
         " us  (90 % interval ", "TFLOP/s, ", "% of peak", "limiter", "waves", "rivals",
-        "interpolated, model fake-1, mean error on held-out problems 4.0 %", "block_m=",
+        "interpolated, model fake-1, held-out error 4.0 %", "block_m=",
     ):  # fmt: skip
         assert text in out
     assert max(map(len, lines)) <= 80
