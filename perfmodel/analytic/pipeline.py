@@ -29,8 +29,8 @@ def exposed_latency_s(stages: Array, compute_s: Array, rates: DeviceRates, gpu: 
     (warpgroup instructions) it keeps ``stages`` buffers and stages - 1 loads run. Without a load
     running ahead, a trip waits for its load and then computes.
     """
-    asynchronous = gpu.capabilities.get("wgmma", False) or gpu.capabilities.get("tmem", False)
-    pipelined = gpu.capabilities.get("cp_async", False)
+    asynchronous = gpu.can("wgmma") or gpu.can("tmem")
+    pipelined = gpu.can("cp_async")
     ahead = stages - (1.0 if asynchronous else 2.0) if pipelined else np.zeros_like(stages)
     serial = rates.memory_latency_s + compute_s + rates.barrier_s
     overlapped = (rates.memory_latency_s + rates.barrier_s) / np.maximum(ahead, 1.0)

@@ -13,7 +13,7 @@ from perfmodel.analytic.model import LIMITERS, Estimate
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable
-from perfmodel.tiling.work import Work, uses_warpgroup_mma, warp_grid
+from perfmodel.tiling.work import Work, uses_asynchronous_mma, warp_grid
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def gemm_columns(
     padded_k = cta.iterations * c.block_k * c.split_k
     occupancy = np.maximum(res.occupancy, 1.0)
     threads = res.threads
-    warps_m, warps_n = warp_grid(c)
+    warps_m, warps_n = warp_grid(p, c, gpu)
     dtype = work.compute_dtype
     tensor = gpu.tensor_tflops.get(dtype, 0.0)
     peak = tensor or gpu.plain_tflops.get(dtype, 1.0)
@@ -107,7 +107,7 @@ def gemm_columns(
         "warps_per_sm": _log2(occupancy * c.num_warps),
         "registers_wanted": res.registers_wanted,
         "spill_bytes": res.spill_bytes_per_thread,
-        "wgmma": uses_warpgroup_mma(c, gpu) * 1.0,
+        "wgmma": uses_asynchronous_mma(p, c, gpu) * 1.0,
         "mma_share": work.mma_share,
         # operands in memory
         "a_vector": _log2(p.a_vector_bytes),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable
+from perfmodel.tiling.layout import mma_warps, wgmma_warps
 from perfmodel.tiling.resources import Resources, gemm_resources
 from perfmodel.tiling.waves import Patch, patch
 
@@ -21,7 +22,7 @@ SYNCHRONOUS_MMA_SHARE = 0.62
 TURN_COST = 2.0
 """Products' time that turning one operand round adds, measured: 3 and 5 times for one and two."""
 
-BANK_CONFLICT = 2.5
+BANK_CONFLICT = 3.5
 VECTOR_READ = 0.5
 """Cost of a lane's operand read against one bank row a warp: k-contiguous tiles make neighbouring
 lanes hit the same banks; contiguous ones are read several at a time."""
@@ -166,32 +167,27 @@ def _tile_work(p: GemmTable, c: ConfigTable, gpu: Gpu) -> TileWork:
     )
 
 
-def warp_grid(configs: ConfigTable) -> tuple[Array, Array]:
-    """Warps along m and n of a CTA's tile, as Triton lays out warp-level (16x8) matrix instructions.
-
-    Warps are added to whichever side is longer per warp, until none are left; a side never has
-    more warps than instruction rows, and warps beyond that repeat work along n.
-    """
-    known: tuple[Array, Array] | None = configs.memo.get("warp_grid")
-    if known is not None:
-        return known
-    warps_m, warps_n = np.ones_like(configs.block_m), np.ones_like(configs.block_n)
-    for _ in range(5):
-        left = warps_m * warps_n < configs.num_warps
-        rows = configs.block_m / (16.0 * warps_m)
-        columns = configs.block_n / (16.0 * warps_n)
-        along_m = left & (rows >= columns) & (rows > 1)
-        along_n = left & ~along_m
-        warps_m = np.where(along_m, warps_m * 2, warps_m)
-        warps_n = np.where(along_n, warps_n * 2, warps_n)
-    configs.memo["warp_grid"] = warps_m, warps_n
-    return warps_m, warps_n
+def warp_grid(p: GemmTable, c: ConfigTable, gpu: Gpu) -> tuple[Array, Array]:
+    """Warps along m and n of a CTA's tile, by the instructions it runs on."""
+    warps_m, warps_n = mma_warps(c.block_m, c.block_n, c.num_warps)
+    asynchronous = uses_asynchronous_mma(p, c, gpu)
+    if not asynchronous.any():
+        return warps_m, warps_n
+    group_m, group_n = wgmma_warps(c.block_m, c.num_warps)
+    return np.where(asynchronous, group_m, warps_m), np.where(asynchronous, group_n, warps_n)
 
 
-def uses_warpgroup_mma(configs: ConfigTable, gpu: Gpu) -> NDArray[np.bool_]:
-    """Whether a tile runs on warpgroup or tensor-memory instructions: 64 rows and 4 warps at least."""
-    async_mma = gpu.capabilities.get("wgmma", False) or gpu.capabilities.get("tmem", False)
-    return (configs.block_m >= 64) & (configs.num_warps >= 4) & np.bool_(async_mma)
+def uses_asynchronous_mma(p: GemmTable, c: ConfigTable, gpu: Gpu) -> NDArray[np.bool_]:
+    """Whether a tile runs on warp group or tensor memory instructions: 64 rows, 4 warps at least."""
+    compute = p.compute_dtype.name
+    if compute in ("fp32", "fp64"):
+        return np.zeros(len(c), dtype=np.bool_)
+    tall = c.block_m >= 64
+    if gpu.can("wgmma"):
+        return np.asarray(tall & (c.num_warps % 4 == 0))
+    if gpu.can("tmem") and compute != "int8":
+        return np.asarray(tall & ((c.num_warps == 4) | (c.num_warps == 8)))
+    return np.zeros(len(c), dtype=np.bool_)
 
 
 def mma_share(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Array:
@@ -202,11 +198,11 @@ def mma_share(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Array:
     other way is turned round through registers on every trip.
     """
     p = problems
-    async_mma = uses_warpgroup_mma(configs, gpu)
-    has_async = gpu.capabilities.get("wgmma", False) or gpu.capabilities.get("tmem", False)
+    async_mma = uses_asynchronous_mma(p, configs, gpu)
+    has_async = gpu.can("wgmma") or gpu.can("tmem")
     synchronous = SYNCHRONOUS_MMA_SHARE if has_async else 1.0
     share = np.where(async_mma, 1.0, synchronous)
-    if gpu.capabilities.get("wgmma", False) and p.compute_dtype.bits != 16:
+    if gpu.can("wgmma") and p.compute_dtype.bits != 16:
         turned = (1.0 - p.a_row) + p.b_row
         share = np.where(async_mma, share / (1.0 + TURN_COST * turned), share)
     return share
@@ -216,12 +212,12 @@ def _smem_traffic(p: GemmTable, c: ConfigTable, gpu: Gpu) -> Array:
     """Bytes one trip moves through shared memory: operands written once, read once per warp row."""
     a, b = p.a_dtype.bytes, p.b_dtype.bytes
     written = c.block_k * (c.block_m * a + c.block_n * b)
-    warps_m, warps_n = warp_grid(c)
+    warps_m, warps_n = warp_grid(p, c, gpu)
     by_warps = c.block_k * (c.block_m * a * warps_n + c.block_n * b * warps_m)
     # A warpgroup reads its own rows of A and all of B once for 64 rows.
     groups = np.maximum(np.minimum(c.block_m / 64.0, c.num_warps / 4.0), 1.0)
     by_groups = c.block_k * (c.block_m * a + c.block_n * b * groups)
-    return written + np.where(uses_warpgroup_mma(c, gpu), by_groups, by_warps)
+    return written + np.where(uses_asynchronous_mma(p, c, gpu), by_groups, by_warps)
 
 
 def lane_tile(configs: ConfigTable, warp_size: int) -> tuple[Array, Array]:
@@ -263,7 +259,7 @@ def _instructions(p: GemmTable, c: ConfigTable, gpu: Gpu, *, tensor: bool) -> Ar
         rows, columns = lane_tile(c, gpu.warp_size)
         products = c.num_warps * c.block_k * (rows * columns + (rows + columns) / 4.0)
         return np.asarray(overhead + 3.0 * copies + products)
-    warps_m, warps_n = warp_grid(c)
+    warps_m, warps_n = warp_grid(p, c, gpu)
     # A 16 x 8 x 32-byte product per instruction; ldmatrix reads 512 bytes for a warp.
     depth = c.block_k * max(a, b) / 32.0
     products = (c.block_m / 16.0) * (c.block_n / 8.0) * depth
@@ -271,7 +267,9 @@ def _instructions(p: GemmTable, c: ConfigTable, gpu: Gpu, *, tensor: bool) -> Ar
     by_warps = (
         products * np.maximum(warps_m * warps_n * 128.0 / (c.block_m * c.block_n), 1.0) + reads
     )
-    return np.asarray(overhead + 3.0 * copies + np.where(uses_warpgroup_mma(c, gpu), 0.0, by_warps))
+    return np.asarray(
+        overhead + 3.0 * copies + np.where(uses_asynchronous_mma(p, c, gpu), 0.0, by_warps)
+    )
 
 
 def _gemm_dram_bytes(
