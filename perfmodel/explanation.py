@@ -37,7 +37,7 @@ from perfmodel.problems.gemm import VECTOR_BYTES_MAX, Gemm
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
 from perfmodel.tiling.resources import ctas_per_sm
-from perfmodel.tiling.space import candidate_configs
+from perfmodel.tiling.space import GROUP_M, candidate_configs
 
 if TYPE_CHECKING:
     from perfmodel.predictor import Predictor
@@ -234,25 +234,37 @@ def _ceiling(predictor: Predictor, prediction: Prediction, found: Launches) -> C
 def _changes(predictor: Predictor, prediction: Prediction, gpu: Gpu) -> tuple[Change, ...]:
     """Single parameters, the best tile of all, and padding, each predicted."""
     problem, config, now_us = prediction.problem, prediction.config, prediction.latency_us
-    changes = _config_changes(predictor, problem, config, gpu)
+    gains = _config_changes(predictor, problem, config, gpu)
     for what, padded in _paddings(problem):
-        changes[what] = float(predictor.latency_us(padded, gpu, config)[0])
+        gains.append((what, now_us / float(predictor.latency_us(padded, gpu, config)[0])))
         best = predictor.predict(padded, gpu)
-        changes[f"{what}, then {_difference(config, best.config)}"] = best.latency_us
-    gains = [
-        Change(what, us, now_us / us) for what, us in changes.items() if now_us / us >= 1 + GAIN_MIN
-    ]
-    return tuple(sorted(gains, key=lambda change: change.latency_us)[:CHANGES_SHOWN])
+        then = f"{what}, then {_difference(config, best.config)}"
+        gains.append((then, now_us / best.latency_us))
+    largest = sorted((g for g in gains if g[1] >= 1 + GAIN_MIN), key=lambda gain: -gain[1])
+    return tuple(Change(what, now_us / gain, gain) for what, gain in largest[:CHANGES_SHOWN])
 
 
 def _config_changes(
     predictor: Predictor, problem: Gemm, config: TileConfig, gpu: Gpu
-) -> dict[str, float]:
+) -> list[tuple[str, float]]:
+    """What other configurations gain, as the ranking sees it: it chose the best one."""
     space = candidate_configs(problem, gpu)
-    best = space.configs[predictor.decide(problem, gpu, space)]
-    options = {_difference(config, c): c for c in [*_neighbours(config), best] if c != config}
-    times = predictor.latency_us(problem, gpu, ConfigTable.of(options.values()))
-    return dict(zip(options, times.tolist(), strict=True))
+    sensible = set(space.configs)
+    options = [c for c in _neighbours(config) if _plain(c) in sensible]
+    options.append(space.configs[predictor.decide(problem, gpu, space)])
+    options = [config, *dict.fromkeys(c for c in options if c != config)]
+    ranking = predictor.rank(problem, gpu, options, with_rejected=False)
+    slowdown = {c.position: c.slowdown for c in ranking.candidates}
+    return [
+        (_difference(config, options[at]), slowdown[0] / slowdown[at])
+        for at in range(1, len(options))
+        if at in slowdown
+    ]
+
+
+def _plain(config: TileConfig) -> TileConfig:
+    """The same tile with what the candidates leave alone at its default."""
+    return replace(config, group_m=GROUP_M, split_k=1, num_ctas=1, maxnreg=None, extras=())
 
 
 def _neighbours(config: TileConfig) -> Iterator[TileConfig]:

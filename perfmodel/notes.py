@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from perfmodel.launches import Launches
 from perfmodel.problems.dtypes import parse_dtype
 from perfmodel.problems.gemm import VECTOR_BYTES_MAX, Gemm
-from perfmodel.tiling.config import TileConfig
+from perfmodel.tiling.config import ConfigTable, TileConfig
+from perfmodel.tiling.legality import slow_to_compile_mask
 
 OFFSETS_32_BIT = 2**31
 """A signed 32-bit offset reaches this many elements; Triton's pointer arithmetic is 32-bit."""
@@ -33,6 +34,8 @@ def launch_notes(problem: Gemm, config: TileConfig, found: Launches) -> tuple[st
             f"registers spill, about {spill:.0f} bytes per thread: raise num_warps (now "
             f"{config.num_warps}), or lower block_m or block_n"
         )
+    if slow_to_compile_mask(problem, ConfigTable.of([config]), found.gpu)[0]:
+        notes.append("slow to compile: every load of this tile is unrolled; raise num_warps")
     if config.extras:
         notes.append(f"not modelled: {', '.join(name for name, _ in config.extras)}")
     return tuple(notes)
@@ -51,12 +54,16 @@ def coverage_notes(
 
 
 def _memory_notes(problem: Gemm, found: Launches) -> list[str]:
-    a, b, out = _elements(problem)
-    notes = [
-        f"{name} has {count:.3g} elements, more than 2^31: its offsets need 64 bits"
-        for name, count in (("A", a), ("B", b), ("C", out))
+    large = [
+        name
+        for name, count in zip("ABC", _elements(problem), strict=True)
         if count > OFFSETS_32_BIT
     ]
+    notes = []
+    if large:
+        *others, last = large
+        names = f"{', '.join(others)} and {last} have" if others else f"{last} has"
+        notes.append(f"{names} more than 2^31 elements: offsets into them need 64 bits")
     total = problem.compulsory_bytes
     if total > found.gpu.memory_bytes:
         notes.append(

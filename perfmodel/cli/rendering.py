@@ -136,7 +136,7 @@ def _summary(prediction: Prediction) -> list[str]:
             f"{_rate_text(prediction.tflops)}, {share_text(prediction.share_of_peak)} of peak",
         ),
         _line("limiter", f"{prediction.limiter} ({LIMITER_WORDS[prediction.limiter]})"),
-        _line("schedule", f"{prediction.waves:.2f} waves, {ctas}"),
+        _line("schedule", f"{_waves_text(prediction.waves)} waves, {ctas}"),
         *_basis_lines(prediction),
         "config",
         f"  {config_text(prediction.config)}",
@@ -152,19 +152,21 @@ def _basis_lines(answer: Prediction | Ranking) -> list[str]:
     return _wrapped("basis".ljust(LABEL), text)
 
 
-def _candidate_lines(candidates: Iterable[Candidate]) -> list[str]:
+def _candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
+    unit = time_text(candidates[0].latency_us).split()[1]
+    scale = {"us": 1.0, "ms": 1e-3, "s": 1e-6}[unit]
     rows = [
         [
             str(c.rank),
             str(c.config),
-            _number(c.latency_us),
+            _number(c.latency_us * scale),
             "" if c.rank == 1 else f"{100 * (c.slowdown - 1):.1f} %",
             c.limiter,
             "measured" if c.basis == "measured" else "",
         ]
         for c in candidates
     ]
-    return _columns([["#", "config", "us", "slower", "limiter", ""], *rows], right=(0, 2, 3))
+    return _columns([["#", "config", unit, "slower", "limiter", ""], *rows], right=(0, 2, 3))
 
 
 def _found_line(ranking: Ranking) -> str:
@@ -174,10 +176,7 @@ def _found_line(ranking: Ranking) -> str:
 def _unsure_lines(ranking: Ranking) -> list[str]:
     if ranking.unsure < 2:
         return []
-    return [
-        f"unsure: the first {ranking.unsure:,} are closer than the prediction's error; time them "
-        "to be sure"
-    ]
+    return [f"unsure: the first {ranking.unsure:,} are within its error; time them to be sure"]
 
 
 def _rejected_counts(rejected: Iterable[Rejected]) -> list[str]:
@@ -209,6 +208,7 @@ def _breakdown_lines(explanation: Explanation) -> list[str]:
 
 def _schedule_lines(explanation: Explanation) -> list[str]:
     s, r, t = explanation.schedule, explanation.resources, explanation.traffic
+    ctas = "1 CTA" if s.ctas == 1 else f"{s.ctas:,} CTAs"
     tail = "no tail"
     if s.tail_ctas:
         tail = f"tail of {s.tail_ctas:,}, {share_text(s.tail_fill)} of a wave"
@@ -218,8 +218,13 @@ def _schedule_lines(explanation: Explanation) -> list[str]:
         traffic += f", {t.dram_bytes / t.compulsory_bytes:.2f} x the compulsory bytes"
     return [
         "",
-        _line("grid", f"{s.ctas:,} CTAs of {r.threads} threads, {s.iterations:,} trips each"),
-        _line("waves", f"{s.waves:.2f} on {s.sm_count} SMs: {s.full_waves:,} full, {tail}"),
+        _line(
+            "grid",
+            f"{ctas} of {r.threads} threads, {s.iterations:,} trips each",
+        ),
+        _line(
+            "waves", f"{_waves_text(s.waves)} on {s.sm_count} SMs: {s.full_waves:,} full, {tail}"
+        ),
         _line("occupancy", f"{s.occupancy} per SM, limited by {s.occupancy_limiter}"),
         _line("shared mem", f"{r.smem_bytes:,} B of {r.smem_bytes_max:,} per CTA"),
         _line("registers", f"{r.registers_wanted} wanted, {r.registers} given; {spill}"),
@@ -292,18 +297,19 @@ def _columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[s
     return lines
 
 
-def _number(us: float) -> str:
-    digits = 2 if us < 10 else 1
-    return f"{us:,.{digits}f}"
+def _number(value: float) -> str:
+    return f"{value:,.{2 if value < 10 else 1}f}"
+
+
+def _waves_text(waves: float) -> str:
+    return "under 0.01" if 0 < waves < 0.01 else f"{waves:,.2f}"
 
 
 def _rate_text(tflops: float) -> str:
-    for unit, scale in (("TFLOP/s", 1.0), ("GFLOP/s", 1e3), ("MFLOP/s", 1e6)):
-        if tflops * scale >= 1 or unit == "MFLOP/s":
-            return (
-                f"{tflops * scale:.3g} {unit}" if tflops * scale < 1000 else f"{tflops:,.0f} {unit}"
-            )
-    return "0"
+    for unit, scale in (("TFLOP/s", 1.0), ("GFLOP/s", 1e3)):
+        if tflops * scale >= 1:
+            return f"{tflops * scale:,.{0 if tflops * scale >= 100 else 2}f} {unit}"
+    return f"{tflops * 1e6:.3g} MFLOP/s" if tflops else "no products"
 
 
 def _bytes_text(size: float) -> str:

@@ -144,7 +144,7 @@ def test_huge_work(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--m", "65536", "--n", "65536", "--k", "65536"]
     code, out, _ = run(capsys, "predict", "gemm", *SQUARE, *sizes)
     assert code == 0
-    assert "offsets need 64 bits" in out.replace("\n      ", " ")
+    assert "offsets into them need 64 bits" in out.replace("\n      ", " ")
     assert " ms  (90 % interval" in out
     assert as_json(capsys, "predict", "gemm", *SQUARE, *sizes)["latency_us"] > 284_000
 
