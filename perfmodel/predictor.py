@@ -15,7 +15,6 @@ from perfmodel.errors import (
     IllegalConfigError,
     InvalidConfigError,
     ModelUnavailableWarning,
-    PerfmodelError,
 )
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.hardware.gpu import Gpu
@@ -29,20 +28,17 @@ from perfmodel.problems.gemm_table import NUMBER_FIELDS, GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
 from perfmodel.tiling.legality import Rejection, check, legal_mask, require_legal
 from perfmodel.tiling.space import candidate_configs, rejected_configs
+from perfmodel.uncertainty import (
+    COVERAGE,
+    expected_error,
+    log_interval,
+    typical_error,
+)
 
 if TYPE_CHECKING:
     from perfmodel.explanation import Explanation
 
 Array = NDArray[np.float64]
-
-COVERAGE = 0.9
-"""Nominal coverage of every interval."""
-
-ANALYTIC_LOG_INTERVAL = (-0.02, 0.93)
-"""5 % and 95 % quantiles of log(measured / estimate), AutoHeuristic mm rows, A100 and H100."""
-
-MEASURED_LOG_INTERVAL = (-0.02, 0.02)
-"""Another session repeats a measured time within 1 to 2 %."""
 
 SHORTLIST = 0.5
 """Log units past the best predicted time that no second opinion makes up for."""
@@ -158,7 +154,7 @@ class Predictor:
                 if reasons
             ),
             considered=len(order),
-            unsure=int((slowdown[order] <= 1 + _typical_error(first)).sum()),
+            unsure=int((slowdown[order] <= 1 + typical_error(first)).sum()),
             basis=first.basis,
             model=first.model,
             expected_error=first.expected_error,
@@ -294,15 +290,11 @@ class Predictor:
     def _answer(self, problem: Gemm, config: TileConfig, found: Launches) -> Prediction:
         """Fill in the answer for the single launch of ``found``."""
         gpu, model = found.gpu, self.model
-        basis = self._basis(found)
-        latency_us = float(np.exp(self.log_seconds(found)[0])) * 1e6
-        low, high = ANALYTIC_LOG_INTERVAL
-        if model is not None and found.features is not None and basis != "analytic":
-            ends = model.log_interval(found.features, basis == "interpolated")
-            low, high = float(ends[0][0]), float(ends[1][0])
-        known_us = self.measured.find(problem, config, gpu.name) if self.measured else None
-        if known_us is not None:
-            latency_us, basis, (low, high) = float(known_us), "measured", MEASURED_LOG_INTERVAL
+        measured_us = self.measured.find(problem, config, gpu.name) if self.measured else None
+        predicted_us = float(np.exp(self.log_seconds(found)[0])) * 1e6
+        latency_us = predicted_us if measured_us is None else float(measured_us)
+        basis: Basis = self._basis(found) if measured_us is None else "measured"
+        low, high = log_interval(model, found, basis)
         floor_us = min(float(found.floor_s[0]) * 1e6, latency_us)
         learned = model if basis in ("interpolated", "extrapolated") else None
         tflops = problem.flops / latency_us * 1e-6
@@ -368,15 +360,6 @@ def as_gpu(gpu: Gpu | str | Path) -> Gpu:
     return gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
 
 
-def expected_error(model: Correction | None, found: Launches) -> float | None:
-    """Return the mean relative error on held-out measurements of that type, or of the device."""
-    if model is None:
-        return None
-    name = found.gpu.name
-    entry = model.accuracy.get(f"{name}/{found.dtype}") or model.accuracy.get(name) or {}
-    return entry.get("error_mean")
-
-
 def _resolve(model: Correction | Path | str | None) -> Correction | None:
     if model is None:
         return _shipped()
@@ -393,31 +376,22 @@ def _shipped() -> Correction | None:
     try:
         from perfmodel.learned.artifact import load_model  # noqa: PLC0415 - needs an engine
 
-        return load_model()
-    except (PerfmodelError, ImportError, OSError) as error:
+        model = load_model()
+        # The engine starts with the first answer; what keeps it from starting must show here.
+        model.log_correction(np.zeros((1, len(model.manifest.features)), dtype=np.float32))
+    except Exception as error:  # whatever is wrong with it, the analytic answer stands
         warnings.warn(
             f"the shipped model cannot be used, so answers are analytic: {error}",
             ModelUnavailableWarning,
             stacklevel=4,
         )
         return None
+    return model
 
 
 def _where_work(found: Launches, correction: Array) -> Array:
     """A launch without products is no case that was learned: the estimate stands."""
     return np.where(found.work.flops > 0, correction, 0.0)
-
-
-def _typical_error(prediction: Prediction) -> float:
-    """The model's error on held-out problems; else half of the interval's half-width, in log units.
-
-    A mean error is about half of the half-width of a 90 % interval (0.80 and 1.64 deviations).
-    """
-    if prediction.expected_error is not None:
-        return prediction.expected_error
-    if prediction.basis == "analytic":
-        return (ANALYTIC_LOG_INTERVAL[1] - ANALYTIC_LOG_INTERVAL[0]) / 4
-    return float(np.log(prediction.interval_us[1] / prediction.latency_us)) / 2
 
 
 def _as_table(configs: ConfigTable | Iterable[TileConfig]) -> ConfigTable:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -310,6 +311,24 @@ def test_a_missing_shipped_model_means_one_warning(no_shipped: None) -> None:
     assert [w.category for w in caught] == [ModelUnavailableWarning]
     assert "answers are analytic" in str(caught[0].message)
     assert {a.basis for a in answers} == {"analytic"}
+
+
+@pytest.mark.parametrize("what", ["truncated", "no engine"])
+def test_a_shipped_model_that_cannot_answer_means_one_warning(
+    no_shipped: None, model_file: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for suffix in (".json", ".npz"):
+        part = model_file.with_suffix(suffix)
+        target = model_file.parent / "models" / f"gemm{suffix}"
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(part.read_bytes().replace(b'"tiny.npz"', b'"gemm.npz"'))
+    if what == "truncated":
+        target.write_bytes(target.read_bytes()[:-100])
+    else:
+        monkeypatch.setitem(sys.modules, "wasmtime", None)
+    with pytest.warns(ModelUnavailableWarning) as caught:
+        found = Predictor().predict(SQUARE, H100)
+    assert (len(caught), found.basis) == (1, "analytic")
 
 
 def test_a_model_of_the_user_s_is_used(model_file: Path, analytic: Predictor) -> None:

@@ -11,7 +11,8 @@ from perfmodel.dataset.splits import label_table
 from perfmodel.errors import PerfmodelError
 from perfmodel.learned.artifact import load_model
 from perfmodel.learned.feature_table import launch_groups
-from perfmodel.predictor import ANALYTIC_LOG_INTERVAL, Predictor
+from perfmodel.predictor import Predictor
+from perfmodel.uncertainty import ANALYTIC_LOG_INTERVAL
 
 
 @pytest.fixture(scope="module")
