@@ -157,9 +157,9 @@ def load_model(path: Path | None = None) -> GemmModel:
 def _read(path: Any) -> bytes:
     try:
         return bytes(path.read_bytes())
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise ModelFileError(
-            f"cannot read model file {path}: {error.strerror or error}; "
+            f"cannot read model file {path}: {getattr(error, 'strerror', None) or error}; "
             "give the .json manifest that perfmodel train wrote, with its .npz beside it"
         ) from None
 
@@ -174,7 +174,9 @@ def _parse(raw: bytes, read_trees: Any, name: str) -> GemmModel:
             )
         manifest = _from_json(text)
         trees_name, digest = str(text["trees"]), str(text["trees_sha256"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+    ) as error:  # fmt: skip
         raise ModelFileError(
             f"{name} is not a perfmodel model manifest ({type(error).__name__}: {error})"
         ) from None
@@ -196,7 +198,9 @@ def _parse(raw: bytes, read_trees: Any, name: str) -> GemmModel:
                 )
                 for head in HEADS
             }
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+    except ModelFileError as error:
+        raise ModelFileError(f"{trees_name} beside {name}: {error}") from None
+    except Exception as error:  # a file of another kind can fail anywhere in numpy and zipfile
         raise ModelFileError(f"{trees_name} beside {name} holds no trees ({error})") from None
     for head, forest in heads.items():
         if forest.features != len(manifest.features):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,12 @@ NODES_MAX = 2**19 - 2
 ROWS_MAX = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Forest:
     """A sum of regression trees over ``features`` float32 columns.
 
-    Nodes of all trees lie one after the other; a right child follows its left sibling.
+    Nodes of all trees lie one after the other; a right child follows its left sibling. Threads may
+    share a forest, and so may worker processes, forked or sent a copy.
 
     Args:
         threshold: (nodes,) float32, the split point (left if x < threshold) or the leaf's value.
@@ -54,23 +55,46 @@ class Forest:
     roots: NDArray[np.int32]
     base: float
     features: int
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        n = len(self.threshold)
-        sound = (
-            len(self.roots) > 0
-            and 0 < self.features <= FEATURES_MAX
-            and len(self.feature) == len(self.left) == len(self.expected) == n
-            and bool(np.all(np.isfinite(self.threshold)))
-            and bool(np.all((self.feature >= -1) & (self.feature < self.features)))
-            and bool(np.all((self.roots >= 0) & (self.roots < max(n, 1))))
-            # A child lies behind its parent, so that every walk ends.
-            and bool(np.all(np.where(self.feature < 0, True, self.left > np.arange(n))))
-            and bool(np.all(self.left < n - 1))
-        )
-        if not sound:
+        if not (self._sound_arrays() and self._sound_trees()):
             raise ModelFileError("the trees of this model file are not well formed; fetch it again")
+
+    def _sound_arrays(self) -> bool:
+        n = len(self.threshold)
+        per_node = (self.threshold, self.feature, self.left, self.expected)
+        return (
+            all(values.shape == (n,) for values in per_node)
+            and self.roots.ndim == 1
+            and len(self.roots) > 0
+            and 0 < self.features <= FEATURES_MAX
+            and bool(np.isfinite(self.threshold).all() and np.isfinite(self.expected).all())
+            and bool(np.isfinite(self.base))
+            and bool(((self.feature >= -1) & (self.feature < self.features)).all())
+        )
+
+    def _sound_trees(self) -> bool:
+        """Trees lie end to end, and every node but a root is the child of one node before it.
+
+        So every walk ends, at a leaf of its own tree.
+        """
+        n, roots = len(self.threshold), self.roots.astype(np.int64)
+        sizes = np.diff(roots, append=n)
+        inner = np.flatnonzero(self.feature >= 0)
+        left = self.left[inner].astype(np.int64)
+        if roots[0] != 0 or (sizes < 1).any() or (left <= inner).any() or (left >= n - 1).any():
+            return False
+        tree = np.repeat(np.arange(len(roots)), sizes)
+        parents = np.bincount(left, minlength=n) + np.bincount(left + 1, minlength=n)
+        parents[roots] += 1
+        return bool(
+            (parents == 1).all()
+            and (tree[left] == tree[inner]).all()
+            and (tree[left + 1] == tree[inner]).all()
+        )
+
+    def __reduce__(self) -> tuple[Callable[..., Forest], tuple[dict[str, NDArray[Any]]]]:
+        return Forest.from_arrays, (self.arrays(),)  # the engine stays where it runs
 
     @classmethod
     def from_xgboost(cls, raw: bytes) -> Forest:
@@ -121,6 +145,8 @@ class Forest:
             )
         except KeyError as missing:
             raise ModelFileError(f"this model file has no {missing.args[0]!r}") from None
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ModelFileError(f"the trees of this model file are no numbers: {error}") from None
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the sum of all trees for ``rows`` (N, features), finite float32; shape (N,).
@@ -128,18 +154,13 @@ class Forest:
         Raises:
             ValueError: wrong number of columns, or a value that is not finite.
         """
-        if rows.ndim != 2 or rows.shape[1] != self.features:
-            raise ValueError(
-                f"rows have shape {rows.shape}; this forest takes (n, {self.features})"
-            )
-        if not np.isfinite(rows).all():
-            bad = np.argwhere(~np.isfinite(rows))[0]
-            raise ValueError(f"feature {bad[1]} of row {bad[0]} is not finite")
+        self._check_rows(rows)
         out = np.empty(len(rows))
-        with self._lock:
+        engine = self._running
+        with engine.lock:
             for start in range(0, len(rows), ROWS_MAX):
                 part = rows[start : start + ROWS_MAX]
-                sums = [machine(part) for machine in self._machines]
+                sums = [machine(part) for machine in engine.machines]
                 out[start : start + len(part)] = np.sum(sums, axis=0, dtype=np.float64)
         return out + self.base
 
@@ -148,7 +169,11 @@ class Forest:
 
         The change of the expected value at each split on the way down is credited to the split's
         feature; with the trees' own expectations they sum to the prediction.
+
+        Raises:
+            ValueError: wrong number of features, or a value that is not finite.
         """
+        self._check_rows(row[None])
         out = np.zeros(self.features)
         node = self.roots.astype(np.int64)
         while True:
@@ -161,7 +186,23 @@ class Forest:
             np.add.at(out, feature, self.expected[child].astype(np.float64) - self.expected[node])
             node = child
 
-    @cached_property
+    def _check_rows(self, rows: NDArray[np.float32]) -> None:
+        if rows.ndim != 2 or rows.shape[1] != self.features:
+            raise ValueError(
+                f"rows have shape {rows.shape}; this forest takes (n, {self.features})"
+            )
+        if not np.isfinite(rows).all():
+            bad = np.argwhere(~np.isfinite(rows))[0]
+            raise ValueError(f"feature {bad[1]} of row {bad[0]} is not finite")
+
+    @property
+    def _running(self) -> _Engine:
+        """This process's engine. Threads that start it at the same time keep one of theirs."""
+        engine: _Engine | None = self.__dict__.get("_engine")
+        if engine is None or engine.process != os.getpid():
+            engine = self.__dict__["_engine"] = _Engine(self._machines())
+        return engine
+
     def _machines(self) -> list[_Machine]:
         ends = np.append(self.roots[1:], len(self.threshold)).astype(np.int64)
         machines, first = [], 0
@@ -187,8 +228,18 @@ class Forest:
             expected=self.expected[nodes],
             roots=self.roots[first:last] - np.int32(base),
             base=0.0,
-            _lock=threading.Lock(),
         )
+
+
+class _Engine:
+    """A forest's walkers in one process, one call at a time.
+
+    A fork copies them along with a lock that another thread may have held at that moment, so a
+    child process starts its own.
+    """
+
+    def __init__(self, machines: list[_Machine]) -> None:
+        self.process, self.lock, self.machines = os.getpid(), threading.Lock(), machines
 
 
 class _Machine:
