@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.progress import show_progress
+
 if TYPE_CHECKING:
-    from perfmodel.evaluate.answers import Tell
     from perfmodel.evaluate.records import Record
 
 app = typer.Typer()
@@ -63,7 +62,7 @@ def evaluate(
     devices = [load_gpu(name).name for name in only or []]
     tables = protocols.load_for(chosen, cache)
     found: list[Record] = []
-    with progress() as (tell, say):
+    with show_progress() as (tell, say):
         if quick:
             say("a quick look: few trees, part of the problems; figures are not comparable")
         run = protocols.new_run(
@@ -85,28 +84,6 @@ def evaluate(
         console.print()
     for line in records.gate_lines(found):
         typer.echo(line)
-
-
-@contextmanager
-def progress() -> Iterator[tuple[Tell, Any]]:
-    """Show what is being done on stderr; yield how to tell of progress and how to say a line."""
-    from rich.console import Console  # noqa: PLC0415 - start-up time
-    from rich.progress import (  # noqa: PLC0415 - start-up time
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def tell(what: str, share: float) -> None:
-            bar.update(task, description=what, completed=share)
-
-        yield tell, lambda line: console.print(line, highlight=False, soft_wrap=True)
 
 
 def _console() -> Any:

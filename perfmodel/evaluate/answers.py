@@ -56,8 +56,8 @@ class Baseline(Protocol):
 class Adapt(Protocol):
     """Corrects trained heads with a few measured rows of another device."""
 
-    def __call__(self, heads: Heads, measured: FeatureTable) -> Heads:
-        """Return heads that answer for the device of ``measured``; ``heads`` stay as they are."""
+    def __call__(self, heads: Heads, table: FeatureTable, /) -> Heads:
+        """Return heads that answer for the device of ``table``; ``heads`` stay as they are."""
 
 
 @dataclass

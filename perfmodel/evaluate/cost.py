@@ -38,7 +38,7 @@ def cost(run: Run) -> list[Record]:
     records = []
     for who, spec in run.trainer.specs:
         begun = time.perf_counter()
-        model = train_gemm(run.tables, spec, run.trainer.tell).model
+        model = train_gemm(run.tables, spec, run.trainer.tell, run.thinned).model
         records.append(_record(who, "train_s", time.perf_counter() - begun))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "gemm.json"

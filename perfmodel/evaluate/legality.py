@@ -27,7 +27,8 @@ ALL_STAGES = "all-stages-in-shared-memory"
 def legality(run: Run) -> list[Record]:
     """Return the shares of failures and of successes that each rule rejects."""
     labels = run.tables.labels(GRID)
-    labels = labels[[run.wanted(gpu) for gpu in labels["gpu"]]].reset_index(drop=True)
+    wanted = np.array([run.wanted(gpu) for gpu in labels["gpu"]], dtype=bool)
+    labels = labels[wanted & labels["config_known"].to_numpy(dtype=bool)].reset_index(drop=True)
     records: list[Record] = []
     failed = (labels["outcome"] != Outcome.OK.value).to_numpy()
     for who, rejected in _rejections(labels).items():

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from perfmodel.errors import UsageError, closest
 from perfmodel.evaluate import cost, gemm, grid, intervals, legality
-from perfmodel.evaluate.answers import Adapt, Tell, Trainer
+from perfmodel.evaluate.answers import Tell, Trainer
 from perfmodel.evaluate.baselines import gemm_baselines
 from perfmodel.evaluate.records import LARGE as LARGE_NAME
 from perfmodel.evaluate.records import OURS, Record
 from perfmodel.evaluate.rows import Tables, load_tables
 from perfmodel.evaluate.run import GRID, MM, Run
 from perfmodel.evaluate.training_data import training_tables
+from perfmodel.learned.adapt import adapt_heads
 from perfmodel.learned.booster import LARGE, SHIPPED, TrainSpec, scaled
 
 QUICK_SHARE = 0.1
@@ -101,14 +102,10 @@ def new_run(
     return Run(
         tables=tables,
         trainer=Trainer(models, tell or (lambda _what, _share: None)),
-        adapt=_adapt(),
+        adapt=adapt_heads,
         baselines=gemm_baselines(),
         only=frozenset(only),
         by_dtype=by_dtype,
         quick=quick,
         say=say or (lambda _line: None),
     )
-
-
-def _adapt() -> Adapt:
-    return lambda heads, _measured: heads

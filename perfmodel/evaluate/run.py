@@ -46,12 +46,12 @@ class Run:
     @cached_property
     def mm(self) -> GemmRows:
         """What a tuner may pick from AutoHeuristic's tables, both devices."""
-        return candidate_rows(self._thinned(self.tables.labels(MM)))
+        return candidate_rows(self.thinned(self.tables.labels(MM)))
 
     @cached_property
     def mm_and_grid(self) -> GemmRows:
         """`mm` and what ran of the full grid."""
-        thinned = self._thinned(self.tables.labels(MM))
+        thinned = self.thinned(self.tables.labels(MM))
         return candidate_rows(thinned, self.tables.labels(GRID))
 
     @cached_property
@@ -67,7 +67,7 @@ class Run:
     def suites(self) -> GemmRows:
         """Return the rows of `mm` with source files kept apart."""
         raw = self.tables.raw[MM]
-        return candidate_rows(self._thinned(splits.label_table(raw, by_source_file=True)))
+        return candidate_rows(self.thinned(splits.label_table(raw, by_source_file=True)))
 
     def wanted(self, gpu: str) -> bool:
         """Whether results on that device are asked for."""
@@ -93,7 +93,8 @@ class Run:
             self.say(f"left out {baseline.name}: {error}")
             return None
 
-    def _thinned(self, labels: pd.DataFrame) -> pd.DataFrame:
+    def thinned(self, labels: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of some problems for a quick look, else all of them."""
         if not self.quick:
             return labels
         size = splits.group_ids(labels, splits.SIZE_COLUMNS)

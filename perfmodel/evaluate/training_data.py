@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import pandas as pd
 
 from perfmodel.dataset import store
 from perfmodel.dataset.splits import kfold
@@ -47,9 +50,19 @@ def training_tables(cache: str | Path | None = None) -> Tables:
         ) from None
 
 
-def train_gemm(tables: Tables, spec: TrainSpec, tell: Tell | None = None) -> TrainedGemm:
-    """Train on all tables; intervals and accuracy come from folds grouped by (m, n, k)."""
-    rows = candidate_rows(*(tables.labels(name) for name in tables.raw))
+def train_gemm(
+    tables: Tables,
+    spec: TrainSpec,
+    tell: Tell | None = None,
+    thin: Callable[[pd.DataFrame], pd.DataFrame] = lambda labels: labels,
+) -> TrainedGemm:
+    """Train on all tables; intervals and accuracy come from folds grouped by (m, n, k).
+
+    ``thin`` may leave rows of each label table out, for a quick look.
+    """
+    if tell is not None:
+        tell("reading tables", 0.0)
+    rows = candidate_rows(*(thin(tables.labels(name)) for name in tables.raw))
     folds = [(split.train, split.test) for split in kfold(rows.labels)]
     model, held_out = fit_gemm(rows.table, folds, spec, sources=_sources(tables, rows), tell=tell)
     return TrainedGemm(model, rows, held_out)

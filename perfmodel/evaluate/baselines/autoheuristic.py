@@ -3,7 +3,7 @@
 ``torch._inductor.autoheuristic.artifacts`` holds a decision tree each for A100 and H100 whose
 leaves rank Triton configurations. It was trained on the AutoHeuristic tables themselves, so what it
 reaches on them is in-sample. Configurations that a leaf does not list come after those it does,
-in row order.
+in no particular order.
 """
 
 from __future__ import annotations
