@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -112,7 +113,8 @@ class Forest:
             threshold=joined["threshold"].astype(np.float32),
             feature=joined["feature"].astype(np.int16),
             left=joined["left"].astype(np.int32),
-            expected=joined["expected"].astype(np.float32),
+            # Only explanations use it; half the digits are plenty, in memory as in the file.
+            expected=joined["expected"].astype(np.float16).astype(np.float32),
             roots=roots,
             base=base,
             features=int(learner["learner_model_param"]["num_feature"]),
@@ -122,7 +124,7 @@ class Forest:
         """Return everything needed to build the forest again, as arrays."""
         return {
             "threshold": self.threshold, "feature": self.feature, "left": self.left,
-            "expected": self.expected, "roots": self.roots,
+            "expected": self.expected.astype(np.float16), "roots": self.roots,
             "base": np.float64(self.base), "features": np.int64(self.features),
         }  # fmt: skip
 
@@ -158,6 +160,8 @@ class Forest:
         out = np.empty(len(rows))
         engine = self._running
         with engine.lock:
+            if not engine.machines:
+                raise RuntimeError("no prediction: Python is shutting down")
             for start in range(0, len(rows), ROWS_MAX):
                 part = rows[start : start + ROWS_MAX]
                 sums = [machine(part) for machine in engine.machines]
@@ -199,7 +203,7 @@ class Forest:
     def _running(self) -> _Engine:
         """This process's engine. Threads that start it at the same time keep one of theirs."""
         engine: _Engine | None = self.__dict__.get("_engine")
-        if engine is None or engine.process != os.getpid():
+        if engine is None or engine.process != os.getpid() or not engine.machines:
             engine = self.__dict__["_engine"] = _Engine(self._machines())
         return engine
 
@@ -214,6 +218,37 @@ class Forest:
             machines.append(_Machine(self._part(first, last)))
             first = last
         return machines
+
+    def first(self, trees: int) -> Forest:
+        """Return the first ``trees`` trees as a forest: a cheaper, rougher answer."""
+        return replace(self._part(0, min(trees, len(self.roots))), base=self.base)
+
+    def beyond(self, start: Forest) -> Forest:
+        """Return what was added to ``start``, of which this forest is a continuation."""
+        rest = self._part(len(start.roots), len(self.roots))
+        return replace(rest, base=self.base - start.base)
+
+    def plus(self, other: Forest) -> Forest:
+        """Return a forest that answers the sum of both.
+
+        Raises:
+            ModelFileError: they do not take the same number of features.
+        """
+        if other.features != self.features:
+            raise ModelFileError(
+                f"trees over {other.features} features cannot correct ones over {self.features}"
+            )
+        n = len(self.threshold)
+        moved = np.where(other.feature < 0, -1, other.left + n).astype(np.int32)
+        return Forest(
+            threshold=np.concatenate([self.threshold, other.threshold]),
+            feature=np.concatenate([self.feature, other.feature]),
+            left=np.concatenate([self.left, moved]),
+            expected=np.concatenate([self.expected, other.expected]),
+            roots=np.concatenate([self.roots, (other.roots + n).astype(np.int32)]),
+            base=self.base + other.base,
+            features=self.features,
+        )
 
     def _part(self, first: int, last: int) -> Forest:
         """Return trees ``first`` to ``last`` (excluded) as a forest of their own."""
@@ -240,6 +275,15 @@ class _Engine:
 
     def __init__(self, machines: list[_Machine]) -> None:
         self.process, self.lock, self.machines = os.getpid(), threading.Lock(), machines
+        # At exit before modules are taken apart, or wasmtime's destructors print tracebacks.
+        weakref.finalize(self, _close, machines, self.lock)
+
+
+def _close(machines: list[_Machine], lock: threading.Lock) -> None:
+    if lock.acquire(timeout=1.0):  # a thread that exit does not wait for may still predict
+        while machines:
+            machines.pop().close()
+        lock.release()
 
 
 class _Machine:
@@ -254,9 +298,9 @@ class _Machine:
         self._stride = (forest.features + 1) * 4
         config = wasmtime.Config()
         config.parallel_compilation = False  # no thread pool in the caller's process
-        engine = wasmtime.Engine(config)
-        self._store = wasmtime.Store(engine)
-        module = wasmtime.Module(engine, module_text())
+        self._engine = wasmtime.Engine(config)
+        self._store = wasmtime.Store(self._engine)
+        module = wasmtime.Module(self._engine, module_text())
         exports = wasmtime.Instance(self._store, module, []).exports(self._store)
         self._memory, self._walk = exports["memory"], exports["walk"]
         at, end = [], 0
@@ -279,6 +323,12 @@ class _Machine:
         self._rows[:, forest.features] = np.inf  # what a leaf compares, to stay where it is
         self._sums = buffer[at[4] : at[4] + 4 * ROWS_MAX].view(np.float32)
         self._at, self._trees = at, len(roots)
+
+    def close(self) -> None:
+        """Free the machine's memory; it answers no more."""
+        del self._rows, self._sums
+        self._store.close()
+        self._engine.close()
 
     def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         n = len(rows)
