@@ -87,7 +87,7 @@ def _floor_s(p: GemmTable, work: Work, gpu: Gpu) -> Array:
     # Caches start cold, so every operand is read through DRAM; of the result an L2's worth may
     # still be unwritten when the clock stops.
     a, b, out = p.a_dtype.bytes, p.b_dtype.bytes, p.out_dtype.bytes
-    reads = p.batch * (p.m * p.k * a + p.k * p.n * b)
+    reads = p.batch * (p.m * p.k * a + p.k * p.n * b) * (work.ctas > 0)
     writes = np.maximum(p.batch * p.m * p.n * out - gpu.l2_bytes, 0.0)
     dram = (reads + writes) / (gpu.dram_bandwidth_gb_per_s * 1e9)
     products = work.flops / (peak_tflops(gpu, work.compute_dtype) * 1e12)

@@ -140,7 +140,9 @@ def _class_seconds(
     trips = rounds * cta.iterations
     alone = {name: trips * value for name, value in per_trip.items()}
     alone["l2"] = alone["l2"] + rounds * epilogue + trips * spill
-    alone["latency"] = cta.iterations * (waves.full * exposed + np.where(has_tail, exposed, 0.0))
+    # Latency alone: every wave fills its pipeline and then waits between trips.
+    waiting = loop_seconds(cta.iterations, np.zeros_like(exposed), exposed, rates.memory_latency_s)
+    alone["latency"] = waves.count * waiting
     return _ClassTime(seconds=seconds, by_limiter=alone, trip=full_trip, exposed=exposed)
 
 

@@ -93,7 +93,12 @@ class Gemm:
 
     @property
     def compulsory_bytes(self) -> float:
-        """Bytes that any implementation must move: each operand and the result once."""
+        """Bytes that any implementation must move: each operand and the result once.
+
+        Without a result nothing is read either.
+        """
+        if not (self.m and self.n):
+            return 0.0
         a, b, out = self.a_dtype, parse_dtype(self.b_dtype or ""), parse_dtype(self.out_dtype or "")
         return float(self.batch) * (
             float(self.m) * self.k * a.bytes
@@ -104,7 +109,9 @@ class Gemm:
     @property
     def a_vector_bytes(self) -> int:
         """Widest aligned load of A in bytes, assuming a 256-byte-aligned base: 1 to 16."""
-        return vector_bytes(self.lda or 0, self.m if self.a_layout == "col" else self.k, self.a_dtype)
+        return vector_bytes(
+            self.lda or 0, self.m if self.a_layout == "col" else self.k, self.a_dtype
+        )
 
     @property
     def b_vector_bytes(self) -> int:
@@ -145,7 +152,9 @@ def _default_out(a: DType, b: DType) -> DType:
 
 
 def _check_pair(a: DType, b: DType) -> None:
-    same = a == b or (a.bits == 8 and b.bits == 8 and a.name.startswith("fp8") == b.name.startswith("fp8"))
+    same = a == b or (
+        a.bits == 8 and b.bits == 8 and a.name.startswith("fp8") == b.name.startswith("fp8")
+    )
     weight_only = a in (FP16, BF16) and b in (INT8, UINT8, INT4)
     if not (same or weight_only):
         raise InvalidProblemError(

@@ -112,6 +112,7 @@ def gemm_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Work:
     )
     a, b, out = p.a_dtype.bytes, p.b_dtype.bytes, p.out_dtype.bytes
     compulsory = p.batch * (p.m * p.k * a + p.k * p.n * b + p.m * p.n * out)
+    launched = ctas > 0  # without a result nothing is read either
     concurrent = np.minimum(ctas, gpu.sm_count * np.maximum(tile.resources.occupancy, 1.0))
     wave_patch = patch(
         np.maximum(tiles_m, 1.0), np.maximum(tiles_n, 1.0), c.group_m, np.maximum(concurrent, 1.0)
@@ -123,8 +124,8 @@ def gemm_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Work:
         ctas=ctas,
         resources=tile.resources,
         stages=c.num_stages,
-        compulsory_bytes=compulsory + np.zeros_like(ctas),
-        dram_bytes=_gemm_dram_bytes(p, c, gpu, tiles_m, tiles_n, wave_patch) + partial,
+        compulsory_bytes=compulsory * launched,
+        dram_bytes=_gemm_dram_bytes(p, c, gpu, tiles_m, tiles_n, wave_patch) * launched + partial,
         flops=2.0 * p.m * p.n * p.k * p.batch + np.zeros_like(ctas),
         compute_dtype=p.compute_dtype.name,
         mma_share=tile.mma_share,
