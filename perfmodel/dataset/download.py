@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from perfmodel.dataset.atomic import cannot_write
 from perfmodel.dataset.registry import SourceFile
@@ -13,7 +15,10 @@ from perfmodel.errors import CorruptFileError, RunFailedError
 
 _BLOCK = 1 << 16
 _TIMEOUT_S = 30.0
-_PARTIAL_CONTENT = 206
+
+
+class _NetworkError(Exception):
+    """What went wrong on the way to the server, as opposed to on our disk."""
 
 
 def download(file: SourceFile, path: Path, advance: Callable[[int], None]) -> None:
@@ -26,12 +31,10 @@ def download(file: SourceFile, path: Path, advance: Callable[[int], None]) -> No
         CorruptFileError: what arrived has another sha256 (both are in the message).
         CacheFolderError: the folder cannot be written.
     """
-    import requests  # noqa: PLC0415 - slow to import, and needed only here
-
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _continue(requests, file, part, advance)
+        _continue(file, part, advance)
         found = sha256_of(part)
         if found != file.sha256:
             part.unlink()
@@ -40,7 +43,7 @@ def download(file: SourceFile, path: Path, advance: Callable[[int], None]) -> No
                 f"expected {file.sha256}; nothing was kept"
             )
         part.replace(path)
-    except requests.RequestException as error:
+    except _NetworkError as error:
         raise RunFailedError(
             f"cannot download {file.url}: {error}; try again to continue where it stopped, or give "
             "a mirror folder with --mirror DIR"
@@ -59,27 +62,47 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _continue(requests: Any, file: SourceFile, part: Path, advance: Callable[[int], None]) -> None:
+def _continue(file: SourceFile, part: Path, advance: Callable[[int], None]) -> None:
     have = part.stat().st_size if part.is_file() else 0
     if have > file.size_bytes:
         have = 0
     if have == file.size_bytes:
         advance(have)
         return
-    headers = {"Accept-Encoding": "identity"}  # a range counts the file's own bytes
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    with requests.get(file.url, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
-        answer.raise_for_status()
-        if answer.status_code != _PARTIAL_CONTENT:  # the whole file comes: start over
+    with _answer(file.url, have) as (stream, continued):
+        if not continued:  # the whole file comes: start over
             have = 0
         advance(have)
-        with part.open("ab" if have else "wb") as stream:
-            for block in answer.iter_content(_BLOCK):
+        with part.open("ab" if have else "wb") as kept:
+            while block := _block(stream):
                 have += len(block)
                 if have > file.size_bytes:
                     break  # longer than stated: the checksum will refuse it
-                stream.write(block)
+                kept.write(block)
                 advance(len(block))
     if have < file.size_bytes:
-        raise requests.ConnectionError(f"the server closed after {have} of {file.size_bytes} bytes")
+        raise _NetworkError(f"the server closed after {have} of {file.size_bytes} bytes")
+
+
+@contextmanager
+def _answer(url: str, start: int) -> Iterator[tuple[IO[bytes], bool]]:
+    """Open ``url`` from byte ``start``; whether the server does begin there is the second value."""
+    from http.client import HTTPException  # noqa: PLC0415 - slow to import, needed only here
+    from urllib.request import Request, urlopen  # noqa: PLC0415 - as above
+
+    headers = {"Range": f"bytes={start}-"} if start else {}
+    try:
+        answer = urlopen(Request(url, headers=headers), timeout=_TIMEOUT_S)
+    except (OSError, HTTPException) as error:  # HTTP statuses and refusals are OSErrors here
+        raise _NetworkError(str(error)) from error
+    with answer:
+        yield answer, answer.status == HTTPStatus.PARTIAL_CONTENT
+
+
+def _block(stream: IO[bytes]) -> bytes:
+    from http.client import HTTPException  # noqa: PLC0415 - as above
+
+    try:
+        return stream.read(_BLOCK)
+    except (OSError, HTTPException) as error:
+        raise _NetworkError(str(error) or type(error).__name__) from error
