@@ -40,7 +40,9 @@ def evaluate(
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Write predicted against measured of the folds (.png, .svg, .pdf)."),
+        typer.Option(
+            help="Also plot predicted against measured times of gemm-kfold (.png, .svg, .pdf)."
+        ),
     ] = None,
     cache: Annotated[
         Path | None,
@@ -51,16 +53,20 @@ def evaluate(
     ] = None,
 ) -> None:
     """Run evaluation protocols: our models and every baseline on the same rows."""
-    from perfmodel.evaluate import protocols, records  # noqa: PLC0415 - start-up time
+    from perfmodel.evaluate import gemm, protocols, records  # noqa: PLC0415 - start-up time
     from perfmodel.hardware.catalog import load_gpu  # noqa: PLC0415 - start-up time
+    from perfmodel.report import scatter  # noqa: PLC0415 - start-up time
 
     if not names:
         for protocol in protocols.PROTOCOLS.values():
             typer.echo(f"{protocol.name:15}{protocol.about}")
         return
     chosen = protocols.find_protocols(names)
+    if plot is not None:
+        scatter.check_plot(plot)
     devices = [load_gpu(name).name for name in only or []]
-    tables = protocols.load_for(chosen, cache)
+    folds = protocols.find_protocols(["gemm-kfold"]) if plot is not None else []
+    tables = protocols.load_for([*chosen, *folds], cache)
     found: list[Record] = []
     with show_progress() as (tell, say):
         if quick:
@@ -72,9 +78,7 @@ def evaluate(
         for protocol in chosen:
             found += protocol.run(run)
         if plot is not None:
-            from perfmodel.report.scatter import plot_folds  # noqa: PLC0415 - matplotlib is an extra
-
-            plot_folds(run, plot)
+            scatter.plot_errors(gemm.fold_panels(run), plot)
     if as_json:
         typer.echo(records.to_json(found))
         return

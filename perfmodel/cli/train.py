@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from perfmodel.cli.progress import show_progress
-
-if TYPE_CHECKING:
-    from perfmodel.learned.artifact import GemmModel
 
 app = typer.Typer(no_args_is_help=True, help="Train a model from imported measurements.")
 
@@ -23,8 +20,13 @@ def root() -> None:
 @app.command()
 def gemm(
     out: Annotated[
-        Path, typer.Option(help="Manifest to write (.json); the trees go beside it (.npz).")
-    ] = Path("gemm.json"),
+        Path | None,
+        typer.Option(
+            help="Manifest to write; the trees go beside it (.npz). "
+            "Default: gemm.json, or gemm-adapted.json with --adapt.",
+            show_default=False,
+        ),
+    ] = None,
     large: Annotated[
         bool, typer.Option("--large", help="Without bounds on size and speed; never shipped.")
     ] = False,
@@ -32,12 +34,12 @@ def gemm(
         Path | None,
         typer.Option(
             metavar="TABLE",
-            help="Correct a model with the measurements of this table instead of training anew.",
+            help="Instead of training anew, correct a model with this measurement table "
+            "(.parquet): a few problems of a device.",
         ),
     ] = None,
     model: Annotated[
-        Path | None,
-        typer.Option(help="With --adapt: the model to correct. Default: the shipped one."),
+        Path | None, typer.Option(help="With --adapt: the model to correct. Default: the shipped.")
     ] = None,
     cache: Annotated[
         Path | None,
@@ -47,18 +49,23 @@ def gemm(
         ),
     ] = None,
 ) -> None:
-    """Train the GEMM model from all imported measurements; its accuracy comes from grouped folds."""
+    """Train the GEMM model from all imported measurements, its accuracy from grouped folds."""
     from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
 
-    if out.suffix != ".json":
-        raise UsageError(f"--out is {str(out)!r}; give the manifest's name, ending in .json")
-    if model is not None and adapt is None:
+    target = out or Path("gemm.json" if adapt is None else "gemm-adapted.json")
+    if target.suffix != ".json":
+        raise UsageError(f"--out is {str(target)!r}; give the manifest's name, ending in .json")
+    if adapt is None and model is not None:
         raise UsageError("--model is only used with --adapt; leave it out to train from scratch")
     if adapt is not None and large:
         raise UsageError("--large trains a model anew; leave it out with --adapt")
-    if adapt is not None:
-        _adapt(adapt, model, out)
-        return
+    if adapt is None:
+        _train(target, large=large, cache=cache)
+    else:
+        _adapt(adapt, model, target)
+
+
+def _train(target: Path, *, large: bool, cache: Path | None) -> None:
     from perfmodel.evaluate.training_data import train_gemm, training_tables  # noqa: PLC0415
     from perfmodel.learned.artifact import save_model  # noqa: PLC0415 - start-up time
     from perfmodel.learned.booster import LARGE, SHIPPED  # noqa: PLC0415 - start-up time
@@ -66,24 +73,41 @@ def gemm(
     tables = training_tables(cache)
     with show_progress() as (tell, _):
         trained = train_gemm(tables, LARGE if large else SHIPPED, tell)
-    save_model(trained.model, out)
+    save_model(trained.model, target)
     for source in trained.model.manifest.sources:
         typer.echo(f"trained on {source['rows']:,} launches of {source['name']}")
-    typer.echo("held-out error (problems grouped by m, n, k):")
+    typer.echo("error on problems held out (five folds grouped by m, n, k):")
     for cell, figures in trained.model.accuracy.items():
         typer.echo(
             f"  {cell:32} mean {100 * figures['error_mean']:5.1f} %  "
-            f"median {100 * figures['error_median']:5.1f} %  {figures['rows']:>9,.0f} rows"
+            f"median {100 * figures['error_median']:5.1f} %  {figures['rows']:>9,.0f} launches"
         )
-    _wrote(trained.model, out)
+    _wrote(target)
 
 
-def _adapt(table: Path, model: Path | None, out: Path) -> None:
-    from perfmodel.errors import NotInstalledError  # noqa: PLC0415 - start-up time
+def _adapt(table: Path, model: Path | None, target: Path) -> None:
+    from perfmodel.adaptation import adapt_to_table  # noqa: PLC0415 - start-up time
+    from perfmodel.dataset import schema  # noqa: PLC0415 - start-up time
+    from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
+    from perfmodel.learned.artifact import load_model, save_adaptation  # noqa: PLC0415
 
-    del table, model, out
-    raise NotInstalledError("adapting is not there yet")
+    if model is not None and target.resolve() == model.resolve():
+        raise UsageError(f"--out {target} is the model to correct; write the correction elsewhere")
+    base, measured = load_model(model), schema.read(table)
+    with show_progress() as (tell, _):
+        tell("adapting", 0.0)
+        adapted, gains = adapt_to_table(base, measured)
+    save_adaptation(adapted, target)
+    for gpu, gain in gains.items():
+        typer.echo(
+            f"{gpu}, {gain.problems} problems, each held out in turn: "
+            f"error {100 * gain.error_before:.1f} % -> {100 * gain.error_after:.1f} %, "
+            f"pick {gain.pick_before:.3f} -> {gain.pick_after:.3f} of the best"
+        )
+    _wrote(target)
 
 
-def _wrote(model: GemmModel, out: Path) -> None:
-    typer.echo(f"wrote {out} and {out.with_suffix('.npz').name} ({model.megabytes:.1f} MB)")
+def _wrote(target: Path) -> None:
+    trees = target.with_suffix(".npz")
+    size = (target.stat().st_size + trees.stat().st_size) / 1e6
+    typer.echo(f"wrote {target} and {trees.name} ({size:.1f} MB)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from perfmodel.evaluate.rows import GemmRows, gemm_rows
 from perfmodel.evaluate.run import MM, Run
 from perfmodel.evaluate.scoring import score
 
+Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 FEW_SHOTS = (20, 100)
@@ -78,6 +80,19 @@ def fewshot(run: Run) -> list[Record]:
         for groups in draws.values():
             records += averaged(groups)
     return with_all(_by_contender(records)) + run.gates(name, MM)
+
+
+def fold_panels(run: Run) -> dict[str, tuple[Floats, Floats]]:
+    """Return measured and predicted seconds of the folds, by device; nothing is trained twice."""
+    rows, parts = run.mm, [(s.train, s.test) for s in run.folds]
+    who = run.trainer.specs[0][0]
+    answer = held_out(replace(run, baselines=()), "gemm-kfold", rows, parts)[who]
+    if answer.seconds is None:
+        return {}
+    return {
+        gpu: (rows.measured_s[here], answer.seconds[here])
+        for gpu, here in run.devices(rows).items()
+    }
 
 
 PROTOCOLS = {

@@ -7,6 +7,8 @@ device, or ``DEVICE->DEVICE``; ``all`` counts the rows of all devices seen in tr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,9 +33,8 @@ CONSTANT = "-constant-width"
 def intervals(run: Run) -> list[Record]:
     """Return coverage and width on held-out problems, and on devices out of training."""
     rows, records = run.mm, []
-    alone = Run(run.tables, run.trainer, run.adapt, only=run.only, quick=run.quick)
     parts = [(s.train, s.test) for s in run.folds]
-    answers = held_out(alone, "gemm-kfold", rows, parts)
+    answers = held_out(replace(run, baselines=()), "gemm-kfold", rows, parts)
     for who, spec in run.trainer.specs:
         predicted = answers[who].seconds
         if predicted is None:

@@ -13,8 +13,8 @@ from perfmodel.dataset.splits import kfold
 from perfmodel.errors import MissingDataError
 from perfmodel.evaluate.rows import GemmRows, Tables, candidate_rows, load_tables
 from perfmodel.evaluate.run import GRID, MM
-from perfmodel.learned.artifact import GemmModel
 from perfmodel.learned.booster import TrainSpec
+from perfmodel.learned.model import GemmModel
 from perfmodel.learned.training import HeldOut, Tell, fit_gemm
 
 MIXED = "autoheuristic-mixedmm"

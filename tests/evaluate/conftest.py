@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import pandas as pd
 import pytest
 
 from perfmodel.analytic.model import CUDA_GRAPH_LAUNCH_S, EVENT_TIMING_LAUNCH_S, estimate
-from perfmodel.dataset.schema import COLUMNS
+from perfmodel.dataset import quality, schema, store
+from perfmodel.dataset.registry import find
+from perfmodel.dataset.schema import COLUMNS, TableInfo
+from perfmodel.dataset.sources import importer
 from perfmodel.evaluate.rows import Tables
 from perfmodel.evaluate.run import GRID, MM
 from perfmodel.hardware.catalog import load_gpu
@@ -87,6 +91,23 @@ def tables() -> Tables:
         for size in (512, 1024, 2048)
     ]
     return Tables({MM: table_of(mm), GRID: table_of(grid)})
+
+
+@pytest.fixture(scope="session")
+def imported(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that holds the synthetic tables as if they had been pulled."""
+    cache = tmp_path_factory.mktemp("cache")
+    for name, table in tables.raw.items():
+        dataset = find(name)
+        info = TableInfo(
+            source=name,
+            files={file.name: file.sha256 for file in dataset.files},
+            importer=dataset.importer,
+            importer_version=importer(dataset.importer).VERSION,
+            gates={"version": quality.VERSION, "rows": len(table), "rows_dropped": {"x": 0}},
+        )
+        schema.write(table.dropna(axis="columns", how="all"), store.table_path(name, cache), info)
+    return cache
 
 
 @pytest.fixture(autouse=True)

@@ -57,7 +57,8 @@ def test_names_are_distinct() -> None:
 
 def test_the_roofline_is_never_slower_than_what_ran(rows: GemmRows) -> None:
     answer = Roofline().answer(rows, rows)
-    assert answer is not None and answer.seconds is not None
+    assert answer is not None
+    assert answer.seconds is not None
     assert answer.score is None  # it cannot tell tiles apart
     # The habit of a tile makes it up to 30 % faster than the analytic time, noise some more.
     assert (answer.seconds <= 1.6 * rows.measured_s).all()
@@ -65,8 +66,10 @@ def test_the_roofline_is_never_slower_than_what_ran(rows: GemmRows) -> None:
 
 def test_waves_of_tiles_take_no_less_than_the_roofline(rows: GemmRows) -> None:
     whole, bare = WaveAndTile().answer(rows, rows), Roofline().answer(rows, rows)
-    assert whole is not None and whole.seconds is not None
-    assert bare is not None and bare.seconds is not None
+    assert whole is not None
+    assert whole.seconds is not None
+    assert bare is not None
+    assert bare.seconds is not None
     assert (whole.seconds >= bare.seconds * (1 - 1e-12)).all()
 
 
@@ -75,7 +78,8 @@ def test_the_best_single_config_is_the_one_that_did_best_in_training(
 ) -> None:
     train, test = halves
     answer = BestSingle().answer(train, test)
-    assert answer is not None and answer.score is not None
+    assert answer is not None
+    assert answer.score is not None
     quality = train.table.best_s() / train.measured_s
     for gpu in set(test.gpu):
         learnt = (train.gpu == gpu) & (train.dtype == "fp16")
@@ -92,7 +96,8 @@ def test_wavetune_learns_what_is_bilinear_exactly(rows: GemmRows) -> None:
     exact = 1e-9 * x.ctas * x.iterations + 2e-8 * x.ctas + 3e-7 * x.iterations + 1e-5
     told = _with_times(rows, exact)
     answer = WaveTune().answer(told, told)
-    assert answer is not None and answer.seconds is not None
+    assert answer is not None
+    assert answer.seconds is not None
     assert relative_error(answer.seconds, exact).max() < 0.01
 
 
@@ -104,13 +109,15 @@ def test_wavetune_says_nothing_of_a_device_it_never_saw(rows: GemmRows) -> None:
 
 def test_neusight_predicts_within_the_utilisations_seen(rows: GemmRows) -> None:
     answer = NeuSight().answer(rows, rows)
-    assert answer is not None and answer.seconds is not None
+    assert answer is not None
+    assert answer.seconds is not None
     assert np.median(relative_error(answer.seconds, rows.measured_s)) < 0.5
 
 
 def test_tritons_old_model_knows_nothing_of_block_k_and_stages(rows: GemmRows) -> None:
     answer = TritonPerfModel().answer(rows, rows)
-    assert answer is not None and answer.seconds is not None
+    assert answer is not None
+    assert answer.seconds is not None
     one = rows.problem == rows.problem[0]
     keys = rows.labels.loc[one, ["block_m", "block_n", "num_warps"]].apply(tuple, axis=1)
     by_key = {key: set(answer.seconds[one][(keys == key).to_numpy()]) for key in set(keys)}
@@ -120,7 +127,8 @@ def test_tritons_old_model_knows_nothing_of_block_k_and_stages(rows: GemmRows) -
 def test_inductors_heuristic_orders_what_it_lists_before_the_rest(rows: GemmRows) -> None:
     pytest.importorskip("torch")
     answer = AutoHeuristic().answer(rows, rows)
-    assert answer is not None and answer.score is not None
+    assert answer is not None
+    assert answer.score is not None
     listed = np.isfinite(answer.score)
     assert 0 < listed.sum() < len(rows)
     order = in_order(rows.problem, answer.score, rows.measured_s)

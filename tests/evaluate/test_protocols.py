@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_every_protocol_describes_itself_and_names_its_tables() -> None:
 
 
 def test_an_unknown_protocol_is_an_error_that_offers_the_closest() -> None:
-    with pytest.raises(UsageError, match="'gemm-kfolds'.*did you mean 'gemm-kfold'"):
+    with pytest.raises(UsageError, match=r"'gemm-kfolds'.*did you mean 'gemm-kfold'"):
         protocols.find_protocols(["gemm-kfolds"])
 
 
@@ -62,9 +63,10 @@ def test_folds_report_errors_and_picks_of_every_contender_on_the_same_rows(
     records = protocols.PROTOCOLS["gemm-kfold"].run(make_run())
     rows = {who: find(records, "error_mean", A100, who=who).n for who in (OURS, "roofline")}
     assert rows[OURS] == rows["roofline"] > 0
-    assert find(records, "pick_mean", A100, k=1).n == find(
-        records, "pick_mean", A100, k=1, who="random"
-    ).n
+    assert (
+        find(records, "pick_mean", A100, k=1).n
+        == find(records, "pick_mean", A100, k=1, who="random").n
+    )
     assert {r.cell for r in records if r.who == OURS} == {A100, H100, ALL}
     assert find(records, "error_mean", A100).value < 0.5 * (
         find(records, "error_mean", A100, who="roofline").value
@@ -219,11 +221,8 @@ def test_a_baseline_without_its_package_is_left_out_with_one_note(make_run: Make
 
 
 def test_gate_counts_of_the_tables_are_reported(tables: Tables) -> None:
-    class Info:
-        gates = {"rows": 50, "rows_dropped": {"above_peak": 2}}
-
     grid = tables.raw[GRID].copy()
-    grid.attrs["info"] = Info()
+    grid.attrs["info"] = SimpleNamespace(gates={"rows": 50, "rows_dropped": {"above_peak": 2}})
     run = Run(Tables({GRID: grid}), Trainer(()), lambda heads, _: heads)
     records = protocols.PROTOCOLS["legality"].run(run)
     (gate,) = [r for r in records if r.who == GATES]
