@@ -213,7 +213,7 @@ def _occupancy_limiter(found: Launches, config: TileConfig) -> str:
 
 
 def _moved(predictor: Predictor, prediction: Prediction, found: Launches) -> tuple[Moved, ...]:
-    model, features = predictor.model, found.features
+    model, features = predictor.model_for(found.gpu), found.features
     if model is None or features is None or prediction.basis in ("analytic", "measured"):
         return ()
     parts = model.contributions(features[0])
@@ -223,7 +223,7 @@ def _moved(predictor: Predictor, prediction: Prediction, found: Launches) -> tup
 
 
 def _ceiling(predictor: Predictor, prediction: Prediction, found: Launches) -> Ceiling | None:
-    model, features = predictor.model, found.features
+    model, features = predictor.model_for(found.gpu), found.features
     if features is None or prediction.basis == "analytic" or not isinstance(model, KnowsCeiling):
         return None
     log_s = np.log(found.estimate.seconds[0]) + model.log_ceiling(features)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -36,7 +36,10 @@ from perfmodel.uncertainty import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from perfmodel.explanation import Explanation
+    from perfmodel.learned.adapt import Gain
 
 Array = NDArray[np.float64]
 
@@ -220,6 +223,28 @@ class Predictor:
 
         return explain(self, problem, as_gpu(gpu), config)
 
+    def model_for(self, gpu: Gpu) -> Correction | None:
+        """Return the learned correction as it answers for ``gpu``, if there is one."""
+        return None if self.model is None else self.model.for_device(gpu.name)
+
+    def adapt(self, table: pd.DataFrame) -> tuple[Predictor, Mapping[str, Gain]]:
+        """Return a predictor corrected by a few measured problems, and what they gained by device.
+
+        Answers for devices that are not in ``table`` stay as they are. Takes seconds.
+
+        Args:
+            table: measured GEMM rows in the columns of `perfmodel.dataset.schema`.
+
+        Raises:
+            DataError: no row can be used, or a device has fewer than two problems.
+            ModelFileError: there is no model of ours to adapt.
+            NotInstalledError: xgboost is missing.
+        """
+        from perfmodel.adaptation import adapt_to_table  # noqa: PLC0415 - reads tables, trains
+
+        adapted, gains = adapt_to_table(self.model, table)
+        return Predictor(adapted, measured=self.measured), gains
+
     def launches(self, problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Launches:
         """Describe launches as this predictor's model wants them."""
         return gemm_launches(problems, configs, gpu, with_features=self.model is not None)
@@ -227,8 +252,9 @@ class Predictor:
     def log_seconds(self, found: Launches) -> Array:
         """Return the log of the predicted seconds of each launch, never below its floor."""
         log_s = np.log(found.estimate.seconds)
-        if self.model is not None and found.features is not None:
-            log_s = log_s + _where_work(found, self.model.log_correction(found.features))
+        model = self.model_for(found.gpu)
+        if model is not None and found.features is not None:
+            log_s = log_s + _where_work(found, model.log_correction(found.features))
         return np.maximum(log_s, np.log(found.floor_s))
 
     def _launch(self, problem: Gemm, config: TileConfig, gpu: Gpu) -> Launches:
@@ -241,15 +267,18 @@ class Predictor:
         legal = legal_mask(problem, configs, found.gpu, found.work.resources)
         if not legal.any():
             raise IllegalConfigError(_none_usable(problem, configs, found.gpu))
-        score = np.log(found.estimate.seconds)
-        if self.model is not None and found.features is not None and found.work.flops.any():
-            score = score + self.model.log_correction(found.features)
-            relative = score - score[legal].min()
-            # The second opinion, on the few that can still win, costs a fraction of one on all.
-            close = np.flatnonzero(legal & (relative <= SHORTLIST))
-            relative[close] = self.model.log_relative(found.features[close])
-            score = rank_score(score, relative)
-        return np.where(legal, score, np.inf)
+        analytic = np.log(found.estimate.seconds)
+        model = self.model_for(found.gpu)
+        if model is None or found.features is None or not found.work.flops.any():
+            return np.where(legal, analytic, np.inf)
+        log_s = analytic + model.rough_correction(found.features)
+        relative = log_s - log_s[legal].min()
+        # All trees are asked about the few that can still win, which costs a fraction of all rows.
+        close = np.flatnonzero(legal & (relative <= SHORTLIST))
+        log_s[close] = analytic[close] + model.log_correction(found.features[close])
+        relative[close] = model.log_relative(found.features[close])
+        known = model.knows(found.gpu.name, found.dtype)
+        return np.where(legal, rank_score(analytic, log_s, relative, known), np.inf)
 
     def _ordered_log_seconds(
         self, problem: Gemm, configs: ConfigTable, found: Launches
@@ -282,14 +311,15 @@ class Predictor:
 
     def _basis(self, found: Launches) -> Basis:
         """On what the answer to a single launch rests, measured tables aside."""
-        if self.model is None or found.features is None or not found.work.flops[0]:
+        model = self.model_for(found.gpu)
+        if model is None or found.features is None or not found.work.flops[0]:
             return "analytic"
-        known = self.model.knows(found.gpu.name, found.dtype)
-        return "interpolated" if known and self.model.covers(found.features)[0] else "extrapolated"
+        known = model.knows(found.gpu.name, found.dtype)
+        return "interpolated" if known and model.covers(found.features)[0] else "extrapolated"
 
     def _answer(self, problem: Gemm, config: TileConfig, found: Launches) -> Prediction:
         """Fill in the answer for the single launch of ``found``."""
-        gpu, model = found.gpu, self.model
+        gpu, model = found.gpu, self.model_for(found.gpu)
         measured_us = self.measured.find(problem, config, gpu.name) if self.measured else None
         predicted_us = float(np.exp(self.log_seconds(found)[0])) * 1e6
         latency_us = predicted_us if measured_us is None else float(measured_us)

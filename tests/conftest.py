@@ -12,10 +12,11 @@ import pytest
 from perfmodel import predictor
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.launches import gemm_launches
-from perfmodel.learned.artifact import GemmModel, Manifest, save_model
+from perfmodel.learned.artifact import save_model
 from perfmodel.learned.features import GEMM_SCHEMA, gemm_columns
 from perfmodel.learned.forest import Forest
 from perfmodel.learned.intervals import Calibration
+from perfmodel.learned.model import GemmModel, Manifest
 from perfmodel.problems.gemm import Gemm
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
@@ -35,6 +36,12 @@ class FakeCorrection:
             "a100-sxm4-80gb": {"error_mean": 0.03},
         }
     )
+
+    def for_device(self, gpu_name: str) -> FakeCorrection:
+        return self
+
+    def rough_correction(self, features: np.ndarray) -> np.ndarray:
+        return self.log_correction(features)
 
     def knows(self, gpu_name: str, dtype_name: str) -> bool:
         return gpu_name in self.accuracy and dtype_name in ("bf16", "fp16")

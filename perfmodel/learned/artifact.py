@@ -1,7 +1,7 @@
-"""A trained model: its trees, what it was trained on, and the file pair that holds both.
+"""The file pair that holds a model: ``NAME.json``, to read, and ``NAME.npz``, the trees as arrays.
 
-A model is two files side by side: ``NAME.json``, a manifest to read, and ``NAME.npz``, the trees
-as plain arrays. The manifest carries the trees' checksum; neither file can run code.
+The manifest carries the trees' checksum; neither file can run code. An adaptation is such a pair
+too, small, with the added trees of each device and the checksum of the model they belong to.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -24,121 +23,65 @@ from perfmodel.errors import ModelFileError, SchemaMismatchError
 from perfmodel.learned.features import GEMM_SCHEMA
 from perfmodel.learned.forest import Forest
 from perfmodel.learned.intervals import Calibration
-
-Floats = NDArray[np.float64]
+from perfmodel.learned.model import DeviceDelta, GemmModel, Manifest
 
 FORMAT = 1
 HEADS = ("time", "rank", "spread")
-SHIPPED_GEMM = "gemm"
-RANGE_STEP = 1.0
+DELTA_HEADS = ("time", "rank")
+SHIPPED_GEMM = "gemm.json"
 
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a JSON file of another kind may raise."""
 
-@dataclass(frozen=True)
-class Manifest:
-    """What a model is, in words and numbers; every field is written to its JSON file."""
-
-    family: str
-    schema: str
-    version: str
-    features: tuple[str, ...]
-    sources: tuple[Mapping[str, Any], ...]  # name, files with sha256, rows
-    known: Mapping[str, tuple[str, ...]]  # dtypes measured on each device
-    calibration: Calibration
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of each feature
-    accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    libraries: Mapping[str, str] = field(default_factory=dict)
-    spec: Mapping[str, Any] = field(default_factory=dict)
-    adapted_from: str | None = None
-
-
-@dataclass(frozen=True)
-class GemmModel:
-    """A boosted correction to the analytic estimate of tiled matrix products.
-
-    Every method takes features (N, F) float32 in the order of ``manifest.features`` and answers in
-    natural-log units, shape (N,).
-    """
-
-    manifest: Manifest
-    time: Forest
-    rank: Forest
-    spread: Forest
-
-    @property
-    def version(self) -> str:
-        """Name of the model and its training, for output and keys."""
-        return self.manifest.version
-
-    @property
-    def schema(self) -> str:
-        """Feature schema the trees were trained on."""
-        return self.manifest.schema
-
-    @property
-    def accuracy(self) -> Mapping[str, Mapping[str, float]]:
-        """Held-out figures by device, from the manifest."""
-        return self.manifest.accuracy
-
-    def knows(self, gpu_name: str, dtype_name: str) -> bool:
-        """Whether the training data has that data type measured on that device."""
-        return dtype_name in self.manifest.known.get(gpu_name, ())
-
-    def covers(self, features: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Whether each row lies within the trained range of every feature, give or take a step.
-
-        Most features are binary logarithms, so a step is a factor of two. Beyond, trees are flat.
-        """
-        whole = (-np.inf, np.inf)
-        ranges = [self.manifest.ranges.get(name, whole) for name in self.manifest.features]
-        low, high = np.array(ranges).T
-        inside = (features >= low - RANGE_STEP) & (features <= high + RANGE_STEP)
-        return np.asarray(inside.all(axis=1))
-
-    def log_correction(self, features: NDArray[np.float32]) -> Floats:
-        """Return log(measured / analytic)."""
-        return self.time.predict(features)
-
-    def log_relative(self, features: NDArray[np.float32]) -> Floats:
-        """Return the predicted log of time over the problem's best, to order configurations by.
-
-        `perfmodel.learned.ranking.rank_score` combines it with the predicted time.
-        """
-        return self.rank.predict(features)
-
-    def log_interval(self, features: NDArray[np.float32], known: bool) -> tuple[Floats, Floats]:
-        """Return lower and upper bounds to add to the log latency, at the nominal coverage."""
-        return self.manifest.calibration.bounds(self.spread.predict(features), known=known)
-
-    def contributions(self, row: NDArray[np.float32]) -> dict[str, float]:
-        """Return what each feature of one row (F,) adds to `log_correction`, by name."""
-        values = self.time.contributions(row)
-        return dict(zip(self.manifest.features, values.tolist(), strict=True))
-
-    @cached_property
-    def megabytes(self) -> float:
-        """Size of the trees as written, MB."""
-        return len(_trees_file(self)) / 1e6
+_Arrays = Mapping[str, NDArray[Any]]
+_ReadBeside = Callable[[str], bytes]
 
 
 def save_model(model: GemmModel, manifest_path: Path) -> None:
-    """Write ``manifest_path`` (``NAME.json``) and the trees beside it, each whole or not at all."""
-    # Imported here: only writing needs it, and predicting must stay light.
-    from perfmodel.dataset.atomic import atomic_path  # noqa: PLC0415
+    """Write ``manifest_path`` (``NAME.json``) and the trees beside it, each whole or not at all.
 
-    trees = _trees_file(model)
-    text = _to_json(model.manifest) | {
-        "format": FORMAT,
-        "trees": manifest_path.with_suffix(".npz").name,
-        "trees_sha256": hashlib.sha256(trees).hexdigest(),
+    Deltas are not part of it; `save_adaptation` writes those.
+    """
+    arrays = {
+        f"{head}/{key}": value
+        for head in HEADS
+        for key, value in getattr(model, head).arrays().items()
     }
-    with atomic_path(manifest_path.with_suffix(".npz")) as part:
-        part.write_bytes(trees)
-    with atomic_path(manifest_path) as part:
-        part.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
+    _write_pair({"kind": "model"} | _to_json(model.manifest), arrays, manifest_path)
+
+
+def save_adaptation(model: GemmModel, manifest_path: Path) -> None:
+    """Write the deltas of ``model`` alone, to be loaded beside the model they belong to.
+
+    Raises:
+        ModelFileError: the model was never written or loaded, so nothing could name it.
+    """
+    if model.trees_sha256 is None:
+        raise ModelFileError("save the model before its adaptation, which names it by checksum")
+    arrays = {
+        f"{gpu}/{head}/{key}": value
+        for gpu, delta in model.deltas.items()
+        for head in DELTA_HEADS
+        for key, value in getattr(delta, head).arrays().items()
+    }
+    devices = {
+        gpu: {f.name: getattr(d, f.name) for f in fields(d) if f.name not in DELTA_HEADS}
+        for gpu, d in model.deltas.items()
+    }
+    text = {
+        "kind": "adaptation",
+        "schema": model.schema,
+        "base_version": model.manifest.version,
+        "base_trees_sha256": model.trees_sha256,
+        "devices": devices,
+    }
+    _write_pair(text, arrays, manifest_path)
 
 
 def load_model(path: Path | None = None) -> GemmModel:
-    """Load a model from its manifest file; ``None`` loads the one shipped in the package.
+    """Load a model, or an adaptation with its model; ``None`` loads the one in the package.
+
+    The model of an adaptation is the shipped one, or else one that lies beside it.
 
     Raises:
         ModelFileError: a file is missing, truncated, altered, or no model.
@@ -146,12 +89,135 @@ def load_model(path: Path | None = None) -> GemmModel:
     """
     if path is None:
         folder = files("perfmodel") / "models"
-        return _parse(
-            _read(folder / f"{SHIPPED_GEMM}.json"),
-            lambda name: _read(folder / name),
-            f"{SHIPPED_GEMM}.json",
+        return _load(SHIPPED_GEMM, lambda name: _read(folder / name))
+    path = Path(path)
+
+    def read_beside(name: str) -> bytes:
+        return _read(path.parent / name)
+
+    text, arrays, digest = _read_pair(path.name, read_beside, str(path))
+    if text.get("kind") != "adaptation":
+        return _model(text, arrays, digest, str(path))
+    return replace(_base_of(text, path), deltas=_deltas(text, arrays, str(path)))
+
+
+def _load(name: str, read_beside: _ReadBeside) -> GemmModel:
+    return _model(*_read_pair(name, read_beside, name), name)
+
+
+def _base_of(text: Mapping[str, Any], path: Path) -> GemmModel:
+    wanted = text.get("base_trees_sha256")
+    candidates: list[Path | None] = [None]
+    candidates += sorted(p for p in path.parent.glob("*.json") if p.name != path.name)
+    for candidate in candidates:
+        try:
+            if candidate is not None and json.loads(candidate.read_bytes())["kind"] != "model":
+                continue
+            base = load_model(candidate)
+        except (ModelFileError, SchemaMismatchError, ValueError, KeyError, TypeError, OSError):
+            continue
+        if base.trees_sha256 == wanted:
+            return base
+    raise ModelFileError(
+        f"adaptation {path} belongs to model {text.get('base_version')!r}, which is neither the "
+        "shipped one nor beside it; put its .json and .npz in the same folder, or adapt again"
+    )
+
+
+def _model(text: Mapping[str, Any], arrays: _Arrays, digest: str, name: str) -> GemmModel:
+    try:
+        manifest = _from_json(text)
+    except _NOT_OURS as error:
+        raise _no_manifest(name, error) from None
+    time, rank, spread = (_forest(arrays, head, name) for head in HEADS)
+    for head, forest in zip(HEADS, (time, rank, spread), strict=True):
+        if forest.features != len(manifest.features):
+            raise ModelFileError(
+                f"the {head} trees of {name} take {forest.features} features, "
+                f"its manifest lists {len(manifest.features)}"
+            )
+    return GemmModel(manifest, time, rank, spread, trees_sha256=digest)
+
+
+def _deltas(text: Mapping[str, Any], arrays: _Arrays, name: str) -> dict[str, DeviceDelta]:
+    try:
+        return {
+            str(gpu): DeviceDelta(
+                time=_forest(arrays, f"{gpu}/time", name),
+                rank=_forest(arrays, f"{gpu}/rank", name),
+                dtypes=tuple(map(str, about["dtypes"])),
+                seen=float(about["seen"]),
+                error_mean=float(about["error_mean"]),
+                problems=int(about["problems"]),
+            )
+            for gpu, about in text["devices"].items()
+        }
+    except _NOT_OURS as error:
+        raise _no_manifest(name, error) from None
+
+
+def _forest(arrays: _Arrays, prefix: str, name: str) -> Forest:
+    own = {k.removeprefix(f"{prefix}/"): v for k, v in arrays.items() if k.startswith(f"{prefix}/")}
+    if not own:
+        raise ModelFileError(f"the trees beside {name} hold no {prefix!r}")
+    try:
+        return Forest.from_arrays(own)
+    except ModelFileError as error:
+        raise ModelFileError(f"the trees beside {name}: {error}") from None
+
+
+def _write_pair(text: Mapping[str, Any], arrays: _Arrays, path: Path) -> None:
+    # Imported here: only writing needs it, and predicting must stay light.
+    from perfmodel.dataset.atomic import atomic_path  # noqa: PLC0415
+
+    trees = _npz(arrays)
+    trees_path = path.with_suffix(".npz")
+    whole = {
+        "format": FORMAT,
+        **text,
+        "trees": trees_path.name,
+        "trees_sha256": hashlib.sha256(trees).hexdigest(),
+    }
+    with atomic_path(trees_path) as part:
+        part.write_bytes(trees)
+    with atomic_path(path) as part:
+        part.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def _read_pair(
+    manifest_name: str, read_beside: _ReadBeside, shown: str
+) -> tuple[Mapping[str, Any], _Arrays, str]:
+    raw = read_beside(manifest_name)
+    try:
+        text = json.loads(raw)
+        if text["format"] != FORMAT:
+            raise SchemaMismatchError(
+                f"model file {shown} has format {text['format']!r}, this version reads {FORMAT}; "
+                "train it again: perfmodel train gemm"
+            )
+        trees_name, digest, schema = (str(text[k]) for k in ("trees", "trees_sha256", "schema"))
+    except _NOT_OURS as error:
+        raise _no_manifest(shown, error) from None
+    if Path(trees_name).name != trees_name:
+        raise ModelFileError(f"{shown} names trees outside its own folder: {trees_name!r}")
+    if schema != GEMM_SCHEMA:
+        raise SchemaMismatchError(
+            f"model {shown} was trained on features {schema!r}, this version computes "
+            f"{GEMM_SCHEMA!r}; train it again: perfmodel train gemm"
         )
-    return _parse(_read(path), lambda name: _read(path.parent / name), str(path))
+    trees = read_beside(trees_name)
+    found = hashlib.sha256(trees).hexdigest()
+    if found != digest:
+        raise ModelFileError(
+            f"{trees_name} beside {shown} is truncated or altered: sha256 {found[:12]}..., "
+            f"the manifest says {digest[:12]}...; train or fetch the model again"
+        )
+    try:
+        with np.load(BytesIO(trees), allow_pickle=False) as opened:
+            arrays = {name: opened[name] for name in opened.files}
+    except Exception as error:  # a file of another kind can fail anywhere in numpy and zipfile
+        raise ModelFileError(f"{trees_name} beside {shown} holds no trees ({error})") from None
+    return text, arrays, found
 
 
 def _read(path: Any) -> bytes:
@@ -164,85 +230,27 @@ def _read(path: Any) -> bytes:
         ) from None
 
 
-def _parse(raw: bytes, read_trees: Any, name: str) -> GemmModel:
-    try:
-        text = json.loads(raw)
-        if text["format"] != FORMAT:
-            raise SchemaMismatchError(
-                f"model file {name} has format {text['format']!r}, this version reads {FORMAT}; "
-                "train it again: perfmodel train gemm"
-            )
-        manifest = _from_json(text)
-        trees_name, digest = str(text["trees"]), str(text["trees_sha256"])
-    except (
-        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
-    ) as error:  # fmt: skip
-        raise ModelFileError(
-            f"{name} is not a perfmodel model manifest ({type(error).__name__}: {error})"
-        ) from None
-    if Path(trees_name).name != trees_name:
-        raise ModelFileError(f"{name} names trees outside its own folder: {trees_name!r}")
-    _check_schema(manifest, name)
-    trees = read_trees(trees_name)
-    found = hashlib.sha256(trees).hexdigest()
-    if found != digest:
-        raise ModelFileError(
-            f"{trees_name} beside {name} is truncated or altered: sha256 {found[:12]}..., "
-            f"the manifest says {digest[:12]}...; train or fetch the model again"
-        )
-    try:
-        with np.load(BytesIO(trees), allow_pickle=False) as arrays:
-            heads = {
-                head: Forest.from_arrays(
-                    {k.split("/")[1]: arrays[k] for k in arrays.files if k.startswith(f"{head}/")}
-                )
-                for head in HEADS
-            }
-    except ModelFileError as error:
-        raise ModelFileError(f"{trees_name} beside {name}: {error}") from None
-    except Exception as error:  # a file of another kind can fail anywhere in numpy and zipfile
-        raise ModelFileError(f"{trees_name} beside {name} holds no trees ({error})") from None
-    for head, forest in heads.items():
-        if forest.features != len(manifest.features):
-            raise ModelFileError(
-                f"the {head} trees of {name} take {forest.features} features, "
-                f"its manifest lists {len(manifest.features)}"
-            )
-    return GemmModel(manifest=manifest, **heads)
+def _no_manifest(name: str, error: Exception) -> ModelFileError:
+    return ModelFileError(
+        f"{name} is not a perfmodel model manifest ({type(error).__name__}: {error})"
+    )
 
 
-def _check_schema(manifest: Manifest, name: str) -> None:
-    if manifest.schema != GEMM_SCHEMA:
-        raise SchemaMismatchError(
-            f"model {name} was trained on features {manifest.schema!r}, this version computes "
-            f"{GEMM_SCHEMA!r}; train it again: perfmodel train gemm"
-        )
-
-
-def _trees_file(model: GemmModel) -> bytes:
-    arrays = {
-        f"{head}/{key}": value
-        for head in HEADS
-        for key, value in getattr(model, head).arrays().items()
-    }
-    buffer = BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    return _without_times(buffer.getvalue())
-
-
-def _without_times(archive: bytes) -> bytes:
-    """Rewrite a zip with fixed dates, so that equal trees make equal files."""
+def _npz(arrays: _Arrays) -> bytes:
+    """Pack arrays with fixed dates and order, so that equal trees make equal files."""
     out = BytesIO()
-    with zipfile.ZipFile(BytesIO(archive)) as old, zipfile.ZipFile(out, "w") as new:
-        for name in sorted(old.namelist()):
-            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in sorted(arrays):
+            data = BytesIO()
+            np.lib.format.write_array(data, np.asarray(arrays[name]), allow_pickle=False)
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
-            new.writestr(entry, old.read(name))
+            archive.writestr(entry, data.getvalue())
     return out.getvalue()
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
-    text = {name: getattr(manifest, name) for name in manifest.__dataclass_fields__}
+    text = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
     return text | {"calibration": manifest.calibration.to_dict()}
 
 
@@ -259,5 +267,4 @@ def _from_json(text: Mapping[str, Any]) -> Manifest:
         accuracy={str(g): dict(v) for g, v in text["accuracy"].items()},
         libraries=dict(text["libraries"]),
         spec=dict(text["spec"]),
-        adapted_from=text["adapted_from"],
     )

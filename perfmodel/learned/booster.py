@@ -52,6 +52,8 @@ class Heads:
 
     time: Forest
     rank: Forest
+    known: frozenset[tuple[str, str]] = frozenset()
+    """Devices and data types that the training rows have."""
 
     def log_correction(self, features: NDArray[np.float32]) -> Floats:
         """Return log(measured / analytic), shape (N,)."""
@@ -79,7 +81,7 @@ def fit_heads(table: FeatureTable, spec: TrainSpec, progress: Progress | None = 
         table.features, relative, weight, spec, spec.rank_trees,
         lambda done: tell((spec.time_trees + done * spec.rank_trees) / trees),
     )  # fmt: skip
-    return Heads(time=time, rank=rank)
+    return Heads(time=time, rank=rank, known=table.kinds())
 
 
 def near_best_weight(table: FeatureTable, floor: float) -> Floats:
@@ -97,6 +99,7 @@ def fit_trees(
 ) -> Forest:
     """Grow ``trees`` regression trees on squared error; the same rows give the same trees."""
     xgboost = _xgboost()
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     parameters = {
         "tree_method": "hist",
         "max_depth": spec.depth,
@@ -106,10 +109,10 @@ def fit_trees(
         "min_child_weight": spec.rows_per_leaf,
         "reg_lambda": spec.l2,
         "base_score": float(np.average(target, weights=weight)),
-        "nthread": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
+        "nthread": threads,
         "seed": spec.seed,
     }
-    data = xgboost.DMatrix(features, target, weight=weight)
+    data = xgboost.DMatrix(features, target, weight=weight, nthread=threads or None)
     callbacks = [_tree_counter(xgboost, trees, progress)] if progress else None
     booster = xgboost.train(parameters, data, trees, callbacks=callbacks)
     return Forest.from_xgboost(bytes(booster.save_raw("json")))

@@ -27,6 +27,9 @@ class Correction(Protocol):
     def accuracy(self) -> Mapping[str, Mapping[str, float]]:
         """Held-out figures (``error_mean`` ...) by device, and by ``device/dtype``."""
 
+    def for_device(self, gpu_name: str) -> Correction:
+        """Return the model as it answers for one device, its own measurements included."""
+
     def knows(self, gpu_name: str, dtype_name: str) -> bool:
         """Whether measurements on that device and type are behind the model."""
 
@@ -35,6 +38,9 @@ class Correction(Protocol):
 
     def log_correction(self, features: Features) -> Floats:
         """Return log(measured / analytic)."""
+
+    def rough_correction(self, features: Features) -> Floats:
+        """Return `log_correction` as far as it can be had cheaply, to drop the hopeless by."""
 
     def log_relative(self, features: Features) -> Floats:
         """Return log(time / time of the problem's best), for `perfmodel.learned.ranking`."""

@@ -52,6 +52,15 @@ class FeatureTable:
         np.minimum.at(best, inverse, self.latency_s)
         return best[inverse]
 
+    def kinds(self) -> frozenset[tuple[str, str]]:
+        """Return the pairs of device and data type that occur."""
+        return frozenset(zip(map(str, self.gpu), map(str, self.dtype), strict=True))
+
+    def is_of(self, kinds: frozenset[tuple[str, str]]) -> NDArray[np.bool_]:
+        """Return which rows have a device and data type among ``kinds``."""
+        pairs = zip(map(str, self.gpu), map(str, self.dtype), strict=True)
+        return np.fromiter((pair in kinds for pair in pairs), dtype=bool, count=len(self))
+
     def take(self, rows: NDArray[Any]) -> FeatureTable:
         """Return the rows of a mask or an index."""
         values = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "names"}
@@ -108,7 +117,16 @@ class LaunchGroup:
 
 
 def launch_groups(labels: pd.DataFrame) -> Iterator[LaunchGroup]:
-    """Yield the rows of a GEMM label table in groups that the vectorised physics takes at once."""
+    """Yield the rows of a GEMM label table in groups that the vectorised physics takes at once.
+
+    Raises:
+        DataError: a row names no device.
+    """
+    unnamed = int(labels["gpu"].isna().sum())
+    if unnamed:
+        raise DataError(
+            f"{unnamed} rows have no canonical device name (column gpu); see: perfmodel gpus"
+        )
     groups: Mapping[Any, Any] = labels.groupby(_GROUP_COLUMNS, dropna=False, sort=True).indices
     for (gpu_name, a, b, out, method), rows in groups.items():
         part = labels.iloc[rows]

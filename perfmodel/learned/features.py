@@ -18,7 +18,7 @@ from perfmodel.tiling.work import Work, uses_asynchronous_mma, warp_grid
 Array = NDArray[np.float64]
 
 GEMM_SCHEMA = "gemm-1"
-"""Changes whenever a column is added, dropped or redefined; a model of another schema is refused."""
+"""Changes with every column added, dropped or redefined; a model of another schema is refused."""
 
 PITCH_ALIGNMENT_MAX = 2**16
 TINY = 1e-12
@@ -41,12 +41,17 @@ def gemm_columns(
     peak = tensor or gpu.plain_tflops.get(dtype, 1.0)
     balance = peak * 1e3 / gpu.dram_bandwidth_gb_per_s
     slots = gpu.sm_count * occupancy
+    per_sm = work.ctas / gpu.sm_count
+    roofline = np.maximum(
+        work.flops / (peak * 1e12), work.compulsory_bytes / (gpu.dram_bandwidth_gb_per_s * 1e9)
+    )
     columns: dict[str, Array | float] = {
         f"{name}_share": _log2(estimate.by_limiter[name] / seconds) for name in LIMITERS
     }
     columns |= {
         # scale
         "seconds_over_launch": _log2(seconds / np.maximum(estimate.by_limiter["launch"], TINY)),
+        "roofline_share": _log2(roofline / seconds),
         "trip_over_exposed": _log2(estimate.trip_seconds / estimate.exposed_s),
         "intensity_over_balance": _log2(
             work.flops / np.maximum(work.compulsory_bytes, 1.0) / balance
@@ -58,8 +63,10 @@ def gemm_columns(
         "balance": _log2(balance),
         # schedule
         "waves": _log2(work.ctas / slots),
-        "ctas_per_sm": _log2(work.ctas / gpu.sm_count),
+        "ctas_per_sm": _log2(per_sm),
         "sm_share": estimate.sm_share,
+        "busiest_over_mean": np.ceil(per_sm) / np.maximum(per_sm, TINY),
+        "rounds": np.minimum(np.ceil(per_sm), 16.0),
         "tail_share": estimate.waves.tail_ctas / slots,
         "tail_occupancy": estimate.waves.tail_occupancy,
         "iterations": _log2(cta.iterations),

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.learned.artifact import GemmModel, Manifest
 from perfmodel.learned.booster import Heads, TrainSpec, fit_heads, fit_trees
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.features import GEMM_SCHEMA
@@ -21,6 +20,7 @@ from perfmodel.learned.intervals import (
     conformal_quantile,
     log_error_target,
 )
+from perfmodel.learned.model import GemmModel, Manifest
 from perfmodel.learned.ranking import rank_score
 
 Floats = NDArray[np.float64]
@@ -74,8 +74,10 @@ def cross_fit(
 def predict_rows(heads: Heads, table: FeatureTable) -> HeldOut:
     """Return what ``heads`` say of every row of ``table``."""
     correction = heads.time.predict(table.features)
-    log_seconds = np.log(table.analytic_s) + correction
-    return HeldOut(correction, rank_score(log_seconds, heads.rank.predict(table.features)))
+    log_analytic = np.log(table.analytic_s)
+    relative = heads.rank.predict(table.features)
+    score = rank_score(log_analytic, log_analytic + correction, relative, table.is_of(heads.known))
+    return HeldOut(correction, score)
 
 
 def fit_gemm(
@@ -154,9 +156,9 @@ def _spread(features: NDArray[np.float32], target: Floats) -> Forest:
 
 
 def _known(table: FeatureTable) -> Mapping[str, tuple[str, ...]]:
+    kinds = table.kinds()
     return {
-        str(gpu): tuple(sorted({str(d) for d in table.dtype[table.gpu == gpu]}))
-        for gpu in sorted(set(table.gpu))
+        gpu: tuple(sorted(d for g, d in kinds if g == gpu)) for gpu in sorted({g for g, _ in kinds})
     }
 
 
