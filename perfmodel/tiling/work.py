@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable
-from perfmodel.tiling.layout import mma_warps, wgmma_warps
+from perfmodel.tiling.layout import mma_warps, per_cta, wgmma_warps
 from perfmodel.tiling.resources import Resources, gemm_resources
 from perfmodel.tiling.waves import Patch, patch
 
@@ -96,7 +96,7 @@ def gemm_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Work:
     p, c = problems, configs
     tile = tile_work(p, c, gpu)
     tiles_m, tiles_n = np.ceil(p.m / c.block_m), np.ceil(p.n / c.block_n)
-    ctas = tiles_m * tiles_n * p.batch * c.split_k
+    ctas = tiles_m * tiles_n * p.batch * c.split_k * c.num_ctas
     cta = CtaClass(
         count=ctas,
         iterations=np.ceil(p.k / (c.block_k * c.split_k)),
@@ -115,7 +115,10 @@ def gemm_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Work:
     launched = ctas > 0  # without a result nothing is read either
     concurrent = np.minimum(ctas, gpu.sm_count * np.maximum(tile.resources.occupancy, 1.0))
     wave_patch = patch(
-        np.maximum(tiles_m, 1.0), np.maximum(tiles_n, 1.0), c.group_m, np.maximum(concurrent, 1.0)
+        np.maximum(tiles_m, 1.0),
+        np.maximum(tiles_n, 1.0),
+        c.group_m,
+        np.maximum(np.ceil(concurrent / c.num_ctas), 1.0),
     )
     split = c.split_k > 1
     partial = np.where(split, 2.0 * c.split_k * p.m * p.n * p.batch * SPLIT_PARTIAL_BYTES, 0.0)
@@ -147,6 +150,7 @@ def tile_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> TileWork:
 
 def _tile_work(p: GemmTable, c: ConfigTable, gpu: Gpu) -> TileWork:
     resources = gemm_resources(p, c, gpu)
+    c = per_cta(c)
     a, b, out = p.a_dtype.bytes, p.b_dtype.bytes, p.out_dtype.bytes
     tile_a, tile_b = c.block_m * c.block_k, c.block_n * c.block_k
     tensor = p.compute_dtype.name in gpu.tensor_tflops
