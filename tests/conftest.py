@@ -105,7 +105,12 @@ def model_file(tmp_path: Path) -> Path:
     )
     trees = {
         name: _constant(value, len(names))
-        for name, value in (("time", 0.1), ("rank", 0.0), ("spread", float(np.log(0.05))))
+        for name, value in (
+            ("time", 0.1),
+            ("rank", 0.0),
+            ("spread", float(np.log(0.05))),
+            ("ceiling", 0.2),
+        )
     }
     path = tmp_path / "tiny.json"
     save_model(GemmModel(manifest=manifest, **trees), path)

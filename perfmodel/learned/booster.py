@@ -96,8 +96,13 @@ def fit_trees(
     spec: TrainSpec,
     trees: int,
     progress: Progress | None = None,
+    *,
+    quantile: float | None = None,
 ) -> Forest:
-    """Grow ``trees`` regression trees on squared error; the same rows give the same trees."""
+    """Grow ``trees`` regression trees; the same rows give the same trees.
+
+    They minimise squared error, or with ``quantile`` estimate that quantile of the target.
+    """
     xgboost = _xgboost()
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     parameters = {
@@ -108,10 +113,16 @@ def fit_trees(
         "colsample_bytree": spec.columns_per_tree,
         "min_child_weight": spec.rows_per_leaf,
         "reg_lambda": spec.l2,
-        "base_score": float(np.average(target, weights=weight)),
+        "base_score": float(
+            np.average(target, weights=weight)
+            if quantile is None
+            else np.quantile(target, quantile)
+        ),
         "nthread": threads,
         "seed": spec.seed,
     }
+    if quantile is not None:
+        parameters |= {"objective": "reg:quantileerror", "quantile_alpha": quantile}
     data = xgboost.DMatrix(features, target, weight=weight, nthread=threads or None)
     callbacks = [_tree_counter(xgboost, trees, progress)] if progress else None
     booster = xgboost.train(parameters, data, trees, callbacks=callbacks)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.learned.ceiling import CEILING_QUANTILE, log_roofline_share
 from perfmodel.learned.forest import Forest
 from perfmodel.learned.intervals import Calibration
 
@@ -65,6 +66,7 @@ class GemmModel:
     time: Forest
     rank: Forest
     spread: Forest
+    ceiling: Forest
     deltas: Mapping[str, DeviceDelta] = field(default_factory=dict)
     trees_sha256: str | None = None  # of the file the trees came from
 
@@ -121,6 +123,16 @@ class GemmModel:
     def log_interval(self, features: Features, known: bool) -> tuple[Floats, Floats]:
         """Return lower and upper bounds to add to the log latency, at the nominal coverage."""
         return self.manifest.calibration.bounds(self.spread.predict(features), known=known)
+
+    @property
+    def ceiling_quantile(self) -> float:
+        """Share of the known problems of a kind that stay below `log_ceiling`'s speed."""
+        return CEILING_QUANTILE
+
+    def log_ceiling(self, features: Features) -> Floats:
+        """Return log(time / analytic) that the best known launches of each row's kind reach."""
+        roofline = log_roofline_share(features, self.manifest.features)
+        return self.ceiling.predict(features) + roofline
 
     def contributions(self, row: NDArray[np.float32]) -> dict[str, float]:
         """Return what each feature of one row (F,) adds to `log_correction`, by name."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.learned.booster import Heads, TrainSpec, fit_heads, fit_trees
+from perfmodel.learned.ceiling import fit_ceiling
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.features import GEMM_SCHEMA
 from perfmodel.learned.forest import Forest
@@ -118,12 +119,8 @@ def fit_gemm(
         libraries=_versions(),
         spec=asdict(spec),
     )
-    return assemble(heads, spread, manifest), held_out
-
-
-def assemble(heads: Heads, spread: Forest, manifest: Manifest) -> GemmModel:
-    """Put the parts of a model together."""
-    return GemmModel(manifest=manifest, time=heads.time, rank=heads.rank, spread=spread)
+    model = GemmModel(manifest, heads.time, heads.rank, spread, fit_ceiling(table))
+    return model, held_out
 
 
 def calibrate(

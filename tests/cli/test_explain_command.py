@@ -119,6 +119,9 @@ class WithCeiling:
     def __getattr__(self, name: str) -> object:
         return getattr(self.fake, name)
 
+    def for_device(self, gpu_name: str) -> WithCeiling:
+        return self
+
     def log_ceiling(self, features: object) -> list[float]:
         return [-0.1]
 
