@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from perfmodel import predictor
 from perfmodel.hardware.catalog import load_gpu
@@ -20,6 +21,15 @@ from perfmodel.learned.model import GemmModel, Manifest
 from perfmodel.problems.gemm import Gemm
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
+
+# A loaded machine is slow now and then, and every run tries the same examples.
+settings.register_profile(
+    "perfmodel",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("perfmodel")
 
 
 @dataclass
