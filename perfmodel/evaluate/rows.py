@@ -90,9 +90,13 @@ class GemmRows:
         return self.table.latency_s
 
     def take(self, rows: NDArray[Any]) -> GemmRows:
-        """Return the rows of a mask or an index; numbers of problems and tiles stay."""
+        """Return the rows of a mask or an index; numbers of problems and tiles stay.
+
+        Of the labels, only what tells problems and configurations apart is kept.
+        """
+        index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         return GemmRows(
-            labels=self.labels.iloc[np.flatnonzero(rows) if rows.dtype == np.bool_ else rows],
+            labels=self.labels[[*MEASURED_ONCE, *PARAMETERS]].iloc[index],
             table=self.table.take(rows),
             launched=self.launched.take(rows),
             problem=self.problem[rows],

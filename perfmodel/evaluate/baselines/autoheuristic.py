@@ -21,6 +21,12 @@ from perfmodel.evaluate.rows import GemmRows
 
 RANKERS = {"a100-sxm4-80gb": ("_MMRankingA100", "MMRankingA100"),
            "h100-sxm5": ("_MMRankingH100", "MMRankingH100")}  # fmt: skip
+_PROBLEM = {
+    "m": "m", "n": "n", "k": "k", "a_stride_0": "mat1_stride_0", "a_stride_1": "mat1_stride_1",
+    "b_stride_0": "mat2_stride_0", "b_stride_1": "mat2_stride_1",
+}  # fmt: skip
+"""Our columns, and what torch calls them."""
+
 _CHOICE = re.compile(r"BLOCK-M=(\d+)_BLOCK-K=(\d+)_BLOCK-N=(\d+)_numstages=(\d+)_numwarps=(\d+)")
 
 
@@ -43,30 +49,28 @@ class AutoHeuristic:
         score = np.full(len(test), np.inf)
         order = np.argsort(test.problem, kind="stable")
         starts = np.flatnonzero(np.diff(test.problem[order], prepend=-1))
+        problems = test.labels[list(_PROBLEM)].to_numpy(dtype=np.float64)
         for rows in np.split(order, starts[1:]):
-            first = test.labels.iloc[rows[0]]
-            place = _places(str(test.gpu[rows[0]]), first)
+            first = rows[0]
+            place = _places(str(test.gpu[first]), str(test.dtype[first]), *problems[first].tolist())
             score[rows] = [place.get(tuple(config), np.inf) for config in configs[rows]]
         return Answer(score=score)
 
 
-def _places(gpu: str, problem: Any) -> dict[tuple[int, ...], int]:
+@lru_cache(maxsize=20_000)
+def _places(gpu: str, dtype: str, *numbers: float) -> dict[tuple[int, ...], int]:
     """Return the place of each configuration that the leaf of a problem lists."""
     ranker, context_type = _ranker(gpu)
     context = context_type()
-    m, n, k = float(problem["m"]), float(problem["n"]), float(problem["k"])
-    numbers = {
-        "m": m, "n": n, "k": k, "m*k": m * k, "m*n": m * n, "k*n": k * n,
-        "arith_intensity": m * n * k / (m * k + k * n + m * n),
-        "mat1_stride_0": problem["a_stride_0"], "mat1_stride_1": problem["a_stride_1"],
-        "mat2_stride_0": problem["b_stride_0"], "mat2_stride_1": problem["b_stride_1"],
-    }  # fmt: skip
-    tf32 = {"tf32": True, "fp32": False}.get(problem["a_dtype"], "not_float_32")
-    for name, value in numbers.items():
-        context.add_feature(name, float(value))
+    known = dict(zip(_PROBLEM.values(), numbers, strict=True))
+    m, n, k = known["m"], known["n"], known["k"]
+    known |= {"m*k": m * k, "m*n": m * n, "k*n": k * n}
+    known["arith_intensity"] = m * n * k / (m * k + k * n + m * n)
+    for name, value in known.items():
+        context.add_feature(name, value)
+    tf32 = {"tf32": True, "fp32": False}.get(dtype, "not_float_32")
     context.add_feature("using_tf32", tf32, is_categorical=True)
-    listed = ranker.get_decisions_ranked(context) or []
-    found = [_CHOICE.search(choice) for choice in listed]
+    found = [_CHOICE.search(choice) for choice in ranker.get_decisions_ranked(context) or []]
     return {tuple(map(int, match.groups())): place for place, match in enumerate(found) if match}
 
 
