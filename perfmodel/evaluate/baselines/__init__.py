@@ -14,6 +14,9 @@ def gemm_baselines() -> tuple[Baseline, ...]:
     from perfmodel.evaluate.baselines.autoheuristic import AutoHeuristic  # noqa: PLC0415
     from perfmodel.evaluate.baselines.best_single import BestSingle  # noqa: PLC0415
     from perfmodel.evaluate.baselines.neusight import NeuSight  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.nv_matmul_heuristics import (  # noqa: PLC0415
+        NvMatmulHeuristics,
+    )
     from perfmodel.evaluate.baselines.random_order import RandomOrder  # noqa: PLC0415
     from perfmodel.evaluate.baselines.roofline import Roofline  # noqa: PLC0415
     from perfmodel.evaluate.baselines.triton_perf_model import TritonPerfModel  # noqa: PLC0415
@@ -22,5 +25,5 @@ def gemm_baselines() -> tuple[Baseline, ...]:
 
     return (
         AnalyticAlone(), BestSingle(), RandomOrder(), Roofline(), WaveAndTile(), TritonPerfModel(),
-        NeuSight(), WaveTune(), AutoHeuristic(),
+        NeuSight(), WaveTune(), AutoHeuristic(), NvMatmulHeuristics(),
     )  # fmt: skip
