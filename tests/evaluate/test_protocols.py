@@ -195,6 +195,19 @@ def test_intervals_hold_about_what_they_state(make_run: MakeRun) -> None:
         assert find(records, "unseen_over_seen", cell).value > 0
 
 
+def test_cost_measures_decisions_sizes_training_and_starting(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfmodel.evaluate.cost.REPEATS", 3)
+    monkeypatch.setattr("perfmodel.evaluate.cost.STARTS", 1)
+    records = protocols.PROTOCOLS["cost"].run(make_run())
+    found = {(r.metric, r.n): r.value for r in records}
+    assert 0 < found["decision_us", 30] < found["decision_us", 1000] * 3
+    assert 0 < found["artifact_mb", None] < 1
+    assert found["train_s", None] > 0
+    assert 0.1 < found["cli_start_ratio", 1] < 100
+
+
 def test_a_model_trained_for_one_protocol_serves_the_next(make_run: MakeRun) -> None:
     told: list[str] = []
     run = make_run()
