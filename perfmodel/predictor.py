@@ -174,7 +174,7 @@ class Predictor:
         """
         found = self.launches(GemmTable.of(problem), configs, as_gpu(gpu))
         if self.measured is None:
-            return int(self._scores(problem, configs, found).argmin())
+            return int(self._scores(problem, configs, found, shortlist=True)[0].argmin())
         return int(self._ordered_log_seconds(problem, configs, found)[0].argmin())
 
     def latency_us(
@@ -260,8 +260,14 @@ class Predictor:
     def _launch(self, problem: Gemm, config: TileConfig, gpu: Gpu) -> Launches:
         return self.launches(GemmTable.of(problem), ConfigTable.of([config]), gpu)
 
-    def _scores(self, problem: Gemm, configs: ConfigTable, found: Launches) -> Array:
-        """Log seconds on the ordering's own scale; ``inf`` where a configuration cannot run."""
+    def _scores(
+        self, problem: Gemm, configs: ConfigTable, found: Launches, *, shortlist: bool
+    ) -> tuple[Array, Array]:
+        """The ordering's score (lower is better) and log seconds; ``inf`` for what cannot run.
+
+        With ``shortlist`` only the few that can still win are asked of all trees, at a fraction
+        of the cost; the others' log seconds are rough.
+        """
         if not len(configs):
             raise InvalidConfigError("the list of configs is empty; give at least one")
         legal = legal_mask(problem, configs, found.gpu, found.work.resources)
@@ -270,28 +276,32 @@ class Predictor:
         analytic = np.log(found.estimate.seconds)
         model = self.model_for(found.gpu)
         if model is None or found.features is None or not found.work.flops.any():
-            return np.where(legal, analytic, np.inf)
+            log_s = np.where(legal, analytic, np.inf)
+            return log_s, log_s
         log_s = analytic + model.rough_correction(found.features)
-        relative = log_s - log_s[legal].min()
-        # All trees are asked about the few that can still win, which costs a fraction of all rows.
-        close = np.flatnonzero(legal & (relative <= SHORTLIST))
-        log_s[close] = analytic[close] + model.log_correction(found.features[close])
-        relative[close] = model.log_relative(found.features[close])
+        limit = log_s[legal].min() + SHORTLIST if shortlist else np.inf
+        close = np.flatnonzero(legal & (log_s <= limit))
+        features = found.features[close]
+        log_s[close] = analytic[close] + model.log_correction(features)
+        preferred = model.preference(features)
+        preference = np.full(len(log_s), preferred.min())
+        preference[close] = preferred
         known = model.knows(found.gpu.name, found.dtype)
-        return np.where(legal, rank_score(analytic, log_s, relative, known), np.inf)
+        score = rank_score(analytic, log_s, preference, known)
+        return np.where(legal, score, np.inf), np.where(legal, log_s, np.inf)
 
     def _ordered_log_seconds(
         self, problem: Gemm, configs: ConfigTable, found: Launches
     ) -> tuple[Array, NDArray[np.bool_]]:
         """Log seconds whose order is the ranking's, and which of them were measured.
 
-        The ordering has a scale of its own: the best one's time is predicted as always, and the
-        others' told from it, so that a list in order never shows times out of order.
+        Where the ordering overrules the predicted times, a place takes at least the time of the
+        place before it, so that a list in order never shows times out of order.
         """
-        score = self._scores(problem, configs, found)
-        best = int(score.argmin())
-        anchor = self.log_seconds(self._launch(problem, configs.configs[best], found.gpu))[0]
-        log_s = np.maximum(score - score[best] + anchor, np.log(found.floor_s))
+        score, log_s = self._scores(problem, configs, found, shortlist=False)
+        order = np.argsort(score, kind="stable")
+        log_s[order] = np.maximum.accumulate(log_s[order])
+        log_s = np.maximum(log_s, np.log(found.floor_s))
         measured = np.zeros(len(configs), dtype=np.bool_)
         if self.measured is not None:
             for row in np.flatnonzero(np.isfinite(score)):

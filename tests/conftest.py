@@ -62,7 +62,7 @@ class FakeCorrection:
     def log_correction(self, features: np.ndarray) -> np.ndarray:
         return np.full(len(features), self.log_factor)
 
-    def log_relative(self, features: np.ndarray) -> np.ndarray:
+    def preference(self, features: np.ndarray) -> np.ndarray:
         return np.zeros(len(features))
 
     def log_interval(self, features: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:

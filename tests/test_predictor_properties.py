@@ -66,6 +66,7 @@ def test_more_products_of_the_same_kind_never_take_less(
     deeper = ANALYTIC.latency_us(
         [Gemm(problem.m, problem.n, 2**e * 16 * problem.k, **sizes) for e in range(4)], gpu, table
     )
+    deeper = deeper[np.isfinite(deeper)]  # an aligned k can take buffers that do not fit
     assert (np.diff(deeper) >= -1e-9 * deeper[1:]).all()
 
 

@@ -121,11 +121,17 @@ class Ordered:
     def __getattr__(self, name: str) -> object:
         return getattr(self.fake, name)
 
+    def for_device(self, gpu_name: str) -> Ordered:
+        return self
+
     def log_correction(self, features: np.ndarray) -> np.ndarray:
         return self.logs[: len(features)] if len(features) > 1 else self.logs[:1] * 0
 
-    def log_relative(self, features: np.ndarray) -> np.ndarray:
+    def rough_correction(self, features: np.ndarray) -> np.ndarray:
         return self.log_correction(features)
+
+    def preference(self, features: np.ndarray) -> np.ndarray:
+        return np.zeros(len(features))
 
 
 # PR12: when the gap is within the model's error the answer is "unsure".

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import DataError
-from perfmodel.learned.booster import Heads, TrainSpec, fit_trees, near_best_weight
+from perfmodel.learned.booster import (
+    Heads,
+    TrainSpec,
+    fit_preference,
+    fit_trees,
+    near_best_weight,
+)
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.intervals import conformal_quantile
 from perfmodel.learned.model import DeviceDelta, GemmModel
@@ -72,9 +78,8 @@ def adapt_heads(heads: Heads, table: FeatureTable, spec: TrainSpec = ADAPT) -> H
     """Return ``heads`` with trees added that learn their errors on ``table``."""
     weight = near_best_weight(table, spec.weight_floor)
     target = table.target - heads.time.predict(table.features)
-    relative = np.log(table.latency_s / table.best_s()) - heads.rank.predict(table.features)
     time = fit_trees(table.features, target, weight, spec, spec.time_trees)
-    rank = fit_trees(table.features, relative, weight, spec, spec.rank_trees)
+    rank = fit_preference(table, spec, start=heads.rank.predict(table.features))
     return Heads(
         time=heads.time.plus(time), rank=heads.rank.plus(rank), known=heads.known | table.kinds()
     )
@@ -122,8 +127,8 @@ def _device(
 def _answers(heads: Heads, rows: FeatureTable) -> tuple[Floats, Floats]:
     correction = heads.time.predict(rows.features)
     log_analytic = np.log(rows.analytic_s)
-    relative = heads.rank.predict(rows.features)
-    return correction, rank_score(log_analytic, log_analytic + correction, relative)
+    preference = heads.rank.predict(rows.features)
+    return correction, rank_score(log_analytic, log_analytic + correction, preference)
 
 
 def _error(rows: FeatureTable, correction: Floats) -> float:

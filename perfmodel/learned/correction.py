@@ -42,8 +42,8 @@ class Correction(Protocol):
     def rough_correction(self, features: Features) -> Floats:
         """Return `log_correction` as far as it can be had cheaply, to drop the hopeless by."""
 
-    def log_relative(self, features: Features) -> Floats:
-        """Return log(time / time of the problem's best), for `perfmodel.learned.ranking`."""
+    def preference(self, features: Features) -> Floats:
+        """Return how much each row's configuration is preferred, for `perfmodel.learned.ranking`."""
 
     def log_interval(self, features: Features, known: bool) -> tuple[Floats, Floats]:
         """Return what to add to the log of the latency for the ends of the interval."""

@@ -59,7 +59,7 @@ class GemmModel:
     """A boosted correction to the analytic estimate of tiled matrix products.
 
     Every method takes features (N, F) float32 in the order of ``manifest.features`` and answers in
-    natural-log units, shape (N,). ``deltas`` hold what was measured later, by device.
+    natural-log units (but for `preference`), shape (N,). ``deltas`` hold what was measured later, by device.
     """
 
     manifest: Manifest
@@ -113,8 +113,8 @@ class GemmModel:
         """Return what the first trees make of `log_correction`, at a fraction of its cost."""
         return self._rough.predict(features)
 
-    def log_relative(self, features: Features) -> Floats:
-        """Return the predicted log of time over the problem's best, to order configurations by.
+    def preference(self, features: Features) -> Floats:
+        """Return how much the pairwise trees prefer each configuration of a problem; no unit.
 
         `perfmodel.learned.ranking.rank_score` combines it with the predicted time.
         """

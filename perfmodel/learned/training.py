@@ -76,8 +76,10 @@ def predict_rows(heads: Heads, table: FeatureTable) -> HeldOut:
     """Return what ``heads`` say of every row of ``table``."""
     correction = heads.time.predict(table.features)
     log_analytic = np.log(table.analytic_s)
-    relative = heads.rank.predict(table.features)
-    score = rank_score(log_analytic, log_analytic + correction, relative, table.is_of(heads.known))
+    preference = heads.rank.predict(table.features)
+    score = rank_score(
+        log_analytic, log_analytic + correction, preference, table.is_of(heads.known)
+    )
     return HeldOut(correction, score)
 
 
