@@ -1,0 +1,1 @@
+"""``Work`` on a ``Gpu`` becomes an ``Estimate``, by formulas alone."""

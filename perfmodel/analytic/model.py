@@ -127,7 +127,7 @@ def _class_seconds(
     # Four schedulers share an SM's matrix units: a CTA of two warps reaches half of them alone.
     compute = compute / np.minimum(work.resources.threads / gpu.warp_size / SCHEDULERS_PER_SM, 1.0)
     full_trip = occupancy * (busiest + spill)
-    exposed = exposed_latency_s(work.stages, compute, rates, gpu)
+    exposed = exposed_latency_s(work.stages, per_trip["l2"], compute, rates, gpu)
     tail = np.maximum(waves.tail_occupancy, 1.0)
     full = loop_seconds(cta.iterations, full_trip, exposed, rates.memory_latency_s)
     last = loop_seconds(cta.iterations, tail * (busiest + spill), exposed, rates.memory_latency_s)
@@ -147,7 +147,7 @@ def _class_seconds(
 
 
 def soft_maximum(values: Sequence[Array], power: float) -> Array:
-    """Return (sum of v ** power) ** (1 / power): the largest where it rules, more where it is close.
+    """Return (sum of v ** power) ** (1 / power): the largest where it rules, more where close.
 
     Resources that are equally busy never overlap perfectly: each waits for the others' hiccups.
     """

@@ -20,7 +20,7 @@ L2_BYTES_PER_CLOCK_PER_SM = 64.0
 """Read width of one SM towards L2 (A100 whitepaper: 5,120 B per clock for the whole L2)."""
 
 LOAD_REQUESTS_PER_CLOCK = 0.25
-"""Warp-wide global loads that one SM's load-store units accept per clock (a quarter warp a clock)."""
+"""Warp-wide global loads that an SM's load-store units take a clock: a quarter warp each clock."""
 
 INSTRUCTIONS_PER_CLOCK = 2.8
 """Four schedulers issue one warp instruction a clock each; about 70 % of that is sustained."""

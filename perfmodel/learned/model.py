@@ -34,6 +34,7 @@ class Manifest:
     known: Mapping[str, tuple[str, ...]]  # dtypes measured on each device
     calibration: Calibration
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of each feature
+    probes: tuple[tuple[float, ...], ...] = ()  # see `perfmodel.learned.probes`
     accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)

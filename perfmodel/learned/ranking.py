@@ -14,7 +14,8 @@ PREFERENCE_WEIGHT = 0.07
 
 ANALYTIC_WEIGHT_UNSEEN = 0.5
 """On a device or type that no training row has, half the say goes to the physics: what trees
-learned elsewhere is right about some effects and wrong about others, and the two err apart."""
+learned elsewhere is right about some effects and wrong about others, and the two err apart. What
+preference says there counts half again: which of two near-equal tiles wins is a device's own."""
 
 
 def rank_score(
@@ -32,5 +33,7 @@ def rank_score(
         known: whether the training data has the row's device and type.
     """
     learned = log_seconds - PREFERENCE_WEIGHT * preference
-    mixed = ANALYTIC_WEIGHT_UNSEEN * log_analytic + (1.0 - ANALYTIC_WEIGHT_UNSEEN) * learned
+    carried_over = log_seconds - 0.5 * PREFERENCE_WEIGHT * preference
+    share = ANALYTIC_WEIGHT_UNSEEN
+    mixed = share * log_analytic + (1.0 - share) * carried_over
     return np.where(known, learned, mixed)

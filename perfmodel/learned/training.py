@@ -22,6 +22,7 @@ from perfmodel.learned.intervals import (
     log_error_target,
 )
 from perfmodel.learned.model import GemmModel, Manifest
+from perfmodel.learned.probes import probe_features
 from perfmodel.learned.ranking import rank_score
 
 Floats = NDArray[np.float64]
@@ -117,6 +118,7 @@ def fit_gemm(
         known=_known(table),
         calibration=Calibration(COVERAGE, seen, unseen_over_seen * seen),
         ranges=_ranges(table),
+        probes=probe_features(),
         accuracy=_accuracy(table, held_out),
         libraries=_versions(),
         spec=asdict(spec),
