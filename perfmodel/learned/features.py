@@ -23,11 +23,64 @@ GEMM_SCHEMA = "gemm-1"
 PITCH_ALIGNMENT_MAX = 2**16
 TINY = 1e-12
 
+LOGARITHMIC = frozenset(
+    [f"{name}_share" for name in LIMITERS]
+    + [
+        "seconds_over_launch",
+        "roofline_share",
+        "trip_over_exposed",
+        "footprint_over_l2",
+        "a_over_l2",
+        "b_over_l2",
+        "balance",
+        "waves",
+        "ctas_per_sm",
+        "iterations",
+        "tiles_m",
+        "tiles_n",
+        "bands",
+        "panel_over_l2",
+        "patch_columns",
+        "block_m",
+        "block_n",
+        "block_k",
+        "group_m",
+        "num_warps",
+        "split_k",
+        "warps_m",
+        "warp_tile_m",
+        "warp_tile_n",
+        "accumulators",
+        "trip_bytes",
+        "a_bytes_per_thread",
+        "b_bytes_per_thread",
+        "bytes_in_flight",
+        "smem_bytes",
+        "warps_per_sm",
+        "a_vector",
+        "b_vector",
+        "a_run_bytes",
+        "b_run_bytes",
+        "out_row_bytes",
+        "aspect",
+        "intensity_over_balance",
+        "wave_b_over_l2",
+        "a_pitch",
+        "b_pitch",
+        "out_pitch",
+    ]
+)
+"""Columns that enter as binary logarithms: a factor of two is a step of one."""
+
 
 def gemm_columns(
     p: GemmTable, c: ConfigTable, gpu: Gpu, work: Work, estimate: Estimate
 ) -> dict[str, Array | float]:
-    """Return every feature by name; each is one value for all rows or one value a row."""
+    """Return every feature by name; each is one value for all rows or one value a row.
+
+    Those named in ``LOGARITHMIC`` are still to be taken the logarithm of, which `matrix` does for
+    all at once.
+    """
     cta, res = work.classes[0], work.resources
     seconds = estimate.seconds
     a, b, out = p.a_dtype.bytes, p.b_dtype.bytes, p.out_dtype.bytes
@@ -46,42 +99,38 @@ def gemm_columns(
         work.flops / (peak * 1e12), work.compulsory_bytes / (gpu.dram_bandwidth_gb_per_s * 1e9)
     )
     columns: dict[str, Array | float] = {
-        f"{name}_share": _log2(estimate.by_limiter[name] / seconds) for name in LIMITERS
+        f"{name}_share": estimate.by_limiter[name] / seconds for name in LIMITERS
     }
     columns |= {
         # scale
-        "seconds_over_launch": _log2(seconds / np.maximum(estimate.by_limiter["launch"], TINY)),
-        "roofline_share": _log2(roofline / seconds),
-        "trip_over_exposed": _log2(estimate.trip_seconds / estimate.exposed_s),
-        "intensity_over_balance": _log2(
-            work.flops / np.maximum(work.compulsory_bytes, 1.0) / balance
-        ),
-        "footprint_over_l2": _log2(work.compulsory_bytes / gpu.l2_bytes),
+        "seconds_over_launch": seconds / np.maximum(estimate.by_limiter["launch"], TINY),
+        "roofline_share": roofline / seconds,
+        "trip_over_exposed": estimate.trip_seconds / estimate.exposed_s,
+        "intensity_over_balance": work.flops / np.maximum(work.compulsory_bytes, 1.0) / balance,
+        "footprint_over_l2": work.compulsory_bytes / gpu.l2_bytes,
         "dram_over_compulsory": work.dram_bytes / np.maximum(work.compulsory_bytes, 1.0),
-        "a_over_l2": _log2(p.m * p.k * a / gpu.l2_bytes),
-        "b_over_l2": _log2(p.k * p.n * b / gpu.l2_bytes),
-        "balance": _log2(balance),
+        "a_over_l2": p.m * p.k * a / gpu.l2_bytes,
+        "b_over_l2": p.k * p.n * b / gpu.l2_bytes,
+        "balance": balance,
         # schedule
-        "waves": _log2(work.ctas / slots),
-        "ctas_per_sm": _log2(per_sm),
+        "waves": work.ctas / slots,
+        "ctas_per_sm": per_sm,
         "sm_share": estimate.sm_share,
         "busiest_over_mean": np.ceil(per_sm) / np.maximum(per_sm, TINY),
         "rounds": np.minimum(np.ceil(per_sm), 16.0),
         "tail_share": estimate.waves.tail_ctas / slots,
         "tail_occupancy": estimate.waves.tail_occupancy,
-        "iterations": _log2(cta.iterations),
-        "tiles_m": _log2(tiles_m),
-        "tiles_n": _log2(tiles_n),
+        "iterations": cta.iterations,
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
         "last_band": np.mod(tiles_m, c.group_m),
-        "bands": _log2(np.ceil(tiles_m / c.group_m)),
+        "bands": np.ceil(tiles_m / c.group_m),
         "trips_per_stage": np.minimum(cta.iterations / c.num_stages, 8.0),
         "wave_hit": _wave_hit(work, c),
-        "panel_over_l2": _log2(np.minimum(c.group_m * c.block_m, p.m) * p.k * a / gpu.l2_bytes),
-        "wave_b_over_l2": _log2(
-            np.minimum(work.patch.columns * c.block_n, p.n) * p.k * b / gpu.l2_bytes
-        ),
+        "panel_over_l2": np.minimum(c.group_m * c.block_m, p.m) * p.k * a / gpu.l2_bytes,
+        "wave_b_over_l2": np.minimum(work.patch.columns * c.block_n, p.n) * p.k * b / gpu.l2_bytes,
         "patch_rows": work.patch.rows,
-        "patch_columns": _log2(work.patch.columns),
+        "patch_columns": work.patch.columns,
         # padding and masks
         "m_rest": np.mod(p.m, c.block_m) / c.block_m,
         "n_rest": np.mod(p.n, c.block_n) / c.block_n,
@@ -93,56 +142,58 @@ def gemm_columns(
         "m_below_block": (p.m < c.block_m) * 1.0,
         "n_below_block": (p.n < c.block_n) * 1.0,
         # tile
-        "block_m": _log2(c.block_m),
-        "block_n": _log2(c.block_n),
-        "block_k": _log2(c.block_k),
-        "group_m": _log2(c.group_m),
-        "num_warps": _log2(c.num_warps),
+        "block_m": c.block_m,
+        "block_n": c.block_n,
+        "block_k": c.block_k,
+        "group_m": c.group_m,
+        "num_warps": c.num_warps,
         "num_stages": c.num_stages,
-        "split_k": _log2(c.split_k),
-        "warps_m": _log2(warps_m),
-        "warp_tile_m": _log2(c.block_m / warps_m),
-        "warp_tile_n": _log2(c.block_n / warps_n),
-        "accumulators": _log2(c.block_m * c.block_n / threads),
-        "trip_bytes": _log2(cta.load_bytes),
-        "a_bytes_per_thread": _log2(c.block_m * c.block_k * a / threads),
-        "b_bytes_per_thread": _log2(c.block_n * c.block_k * b / threads),
-        "bytes_in_flight": _log2(cta.load_bytes * np.maximum(c.num_stages - 1.0, 1.0) * occupancy),
+        "split_k": c.split_k,
+        "warps_m": warps_m,
+        "warp_tile_m": c.block_m / warps_m,
+        "warp_tile_n": c.block_n / warps_n,
+        "accumulators": c.block_m * c.block_n / threads,
+        "trip_bytes": cta.load_bytes,
+        "a_bytes_per_thread": c.block_m * c.block_k * a / threads,
+        "b_bytes_per_thread": c.block_n * c.block_k * b / threads,
+        "bytes_in_flight": cta.load_bytes * np.maximum(c.num_stages - 1.0, 1.0) * occupancy,
         # resources
-        "smem_bytes": _log2(res.smem_bytes / gpu.smem_per_sm_bytes),
+        "smem_bytes": res.smem_bytes / gpu.smem_per_sm_bytes,
         "occupancy": occupancy,
-        "warps_per_sm": _log2(occupancy * c.num_warps),
+        "warps_per_sm": occupancy * c.num_warps,
         "registers_wanted": res.registers_wanted,
         "spill_bytes": res.spill_bytes_per_thread,
         "wgmma": uses_asynchronous_mma(p, c, gpu) * 1.0,
         "mma_share": work.mma_share,
         # operands in memory
-        "a_vector": _log2(p.a_vector_bytes),
-        "b_vector": _log2(p.b_vector_bytes),
+        "a_vector": p.a_vector_bytes,
+        "b_vector": p.b_vector_bytes,
         "a_row": p.a_row,
         "b_row": p.b_row,
         "a_packed": p.a_packed,
         "b_packed": p.b_packed,
-        "a_run_bytes": _log2(np.where(p.a_row > 0, c.block_k, np.minimum(c.block_m, p.m)) * a),
-        "b_run_bytes": _log2(np.where(p.b_row > 0, np.minimum(c.block_n, p.n), c.block_k) * b),
-        "out_row_bytes": _log2(np.minimum(p.n, c.block_n) * out),
+        "a_run_bytes": np.where(p.a_row > 0, c.block_k, np.minimum(c.block_m, p.m)) * a,
+        "b_run_bytes": np.where(p.b_row > 0, np.minimum(c.block_n, p.n), c.block_k) * b,
+        "out_row_bytes": np.minimum(p.n, c.block_n) * out,
         "a_pitch": _alignment(p.a_pitch_bytes),
         "b_pitch": _alignment(p.b_pitch_bytes),
         "out_pitch": _alignment(p.n * out),
         "operand_bits": float(p.a_dtype.bits),
         "b_bits": float(p.b_dtype.bits),
         "on_tensor_units": float(tensor > 0),
-        "aspect": _log2(np.maximum(p.m, 1.0) / np.maximum(p.n, 1.0)),
+        "aspect": np.maximum(p.m, 1.0) / np.maximum(p.n, 1.0),
     }
     return columns
 
 
 def matrix(columns: dict[str, Array | float], rows: int) -> NDArray[np.float32]:
-    """Stack columns into one (rows, features) float32 array, row-major."""
-    out = np.empty((len(columns), rows), dtype=np.float32)
+    """Stack `gemm_columns` into one (rows, features) float32 array, row-major."""
+    out = np.empty((len(columns), rows))
     for i, value in enumerate(columns.values()):
         out[i] = value
-    return np.ascontiguousarray(out.T)
+    logarithmic = [i for i, name in enumerate(columns) if name in LOGARITHMIC]
+    out[logarithmic] = np.log2(np.maximum(out[logarithmic], TINY))
+    return out.T.astype(np.float32, order="C")
 
 
 def _wave_hit(work: Work, c: ConfigTable) -> Array:
@@ -156,14 +207,10 @@ def _wave_hit(work: Work, c: ConfigTable) -> Array:
 
 
 def _alignment(pitch_bytes: Array | float) -> Array:
-    """Return log2 of the power of two that rows of that pitch are aligned to, at most 64 KiB.
+    """Return the power of two that rows of that pitch are aligned to, at most 64 KiB.
 
     Sectors (32 B) and lines (128 B) are fetched whole, and pitches of large powers of two crowd
     into few cache sets and memory channels.
     """
     whole = np.asarray(pitch_bytes, dtype=np.float64).astype(np.int64)
-    return np.log2(np.gcd(whole, PITCH_ALIGNMENT_MAX))
-
-
-def _log2(value: Array | float) -> Array:
-    return np.log2(np.maximum(value, TINY))
+    return np.asarray(np.gcd(whole, PITCH_ALIGNMENT_MAX), dtype=np.float64)
