@@ -12,8 +12,8 @@ PREFERENCE_WEIGHT = 0.07
 """Log units of time that one unit of preference is worth. Held-out picks are best from 0.05 to
 0.1, and hardly change in between."""
 
-ANALYTIC_WEIGHT_UNSEEN = 0.5
-"""On a device or type that no training row has, half the say goes to the physics: what trees
+ANALYTIC_WEIGHT_UNSEEN = 0.6
+"""On a device or type that no training row has, most of the say goes to the physics: what trees
 learned elsewhere is right about some effects and wrong about others, and the two err apart. What
 preference says there counts half again: which of two near-equal tiles wins is a device's own."""
 
