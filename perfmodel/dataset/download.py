@@ -9,9 +9,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO
 
-from perfmodel.dataset.atomic import cannot_write
 from perfmodel.dataset.registry import SourceFile
 from perfmodel.errors import CorruptFileError, RunFailedError
+from perfmodel.files import cannot_write
 
 _BLOCK = 1 << 16
 _TIMEOUT_S = 30.0

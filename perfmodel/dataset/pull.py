@@ -11,13 +11,13 @@ from pathlib import Path
 from filelock import FileLock
 
 from perfmodel.dataset import schema, store
-from perfmodel.dataset.atomic import cannot_write
 from perfmodel.dataset.download import download, sha256_of
 from perfmodel.dataset.quality import GateReport, apply_gates
 from perfmodel.dataset.registry import Dataset, SourceFile, find
 from perfmodel.dataset.schema import TableInfo
 from perfmodel.dataset.sources import importer
 from perfmodel.errors import CorruptFileError, DataError, MissingDataError
+from perfmodel.files import cannot_write
 
 MIRROR_VARIABLE = "PERFMODEL_DATA_MIRROR"
 

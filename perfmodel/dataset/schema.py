@@ -36,9 +36,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfmodel.dataset.atomic import atomic_path
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import CorruptFileError, MissingDataError, SchemaMismatchError, closest
+from perfmodel.files import atomic_path
 
 SCHEMA_VERSION = 1
 

@@ -168,7 +168,7 @@ def _forest(arrays: _Arrays, prefix: str, name: str) -> Forest:
 
 def _write_pair(text: Mapping[str, Any], arrays: _Arrays, path: Path) -> None:
     # Imported here: only writing needs it, and predicting must stay light.
-    from perfmodel.dataset.atomic import atomic_path  # noqa: PLC0415
+    from perfmodel.files import atomic_path  # noqa: PLC0415
 
     trees = _npz(arrays)
     trees_path = path.with_suffix(".npz")

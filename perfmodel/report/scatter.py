@@ -39,7 +39,7 @@ def plot_errors(panels: Mapping[str, tuple[Floats, Floats]], path: Path) -> None
         UsageError, NotInstalledError: as `check_plot`.
         CacheFolderError: the file cannot be written.
     """
-    from perfmodel.dataset.atomic import atomic_path  # noqa: PLC0415 - only writing needs it
+    from perfmodel.files import atomic_path  # noqa: PLC0415 - only writing needs it
 
     check_plot(path)
     figure = _figure_class()(figsize=(5.0 * len(panels), 4.6), layout="constrained")

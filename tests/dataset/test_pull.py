@@ -14,7 +14,6 @@ import pytest
 
 from perfmodel.dataset import pull as pull_module
 from perfmodel.dataset import store
-from perfmodel.dataset.atomic import atomic_path
 from perfmodel.dataset.download import download
 from perfmodel.dataset.pull import pull
 from perfmodel.dataset.registry import SourceFile
@@ -25,6 +24,7 @@ from perfmodel.errors import (
     MissingDataError,
     RunFailedError,
 )
+from perfmodel.files import atomic_path
 
 
 def files_under(folder: Path) -> list[str]:
