@@ -45,8 +45,15 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
-        """Build from `to_dict`."""
-        return cls(*(float(values[name]) for name in ("coverage", "seen", "unseen")))
+        """Build from `to_dict`.
+
+        Raises:
+            KeyError, TypeError, ValueError: a value is missing or no non-negative number.
+        """
+        numbers = [float(values[name]) for name in ("coverage", "seen", "unseen")]
+        if not all(0 <= number < np.inf for number in numbers):
+            raise ValueError(f"calibration {numbers} has a value that is negative or not finite")
+        return cls(*numbers)
 
 
 def difficulty(log_spread: Floats) -> Floats:
