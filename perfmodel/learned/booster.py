@@ -174,7 +174,20 @@ def fit_preference(
         base_margin=None if start is None else start[order],
         nthread=parameters["nthread"] or None,
     )
+    data.set_weight(_equal_say(table.take(order)))
     return _grow(parameters, data, spec.rank_trees, progress)
+
+
+def _equal_say(table: FeatureTable) -> Floats:
+    """Return a weight a problem, in order, that gives every device the same weight in all.
+
+    Which of two near-equal tiles wins is a device's own; the one with most problems would decide.
+    """
+    first = np.unique(table.problem, return_index=True)[1]
+    _, device, count = np.unique(
+        table.gpu[first].astype(str), return_inverse=True, return_counts=True
+    )
+    return np.asarray(len(first) / len(count) / count[device])
 
 
 def _parameters(spec: TrainSpec) -> dict[str, Any]:

@@ -46,9 +46,7 @@ def probe_features() -> tuple[tuple[float, ...], ...]:
     return tuple(rows)
 
 
-def same_features(
-    one: tuple[tuple[float, ...], ...], other: tuple[tuple[float, ...], ...]
-) -> bool:
+def same_features(one: tuple[tuple[float, ...], ...], other: tuple[tuple[float, ...], ...]) -> bool:
     """Whether two sets of probe features are equal but for rounding."""
     first, second = np.array(one), np.array(other)
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=1e-4, atol=1e-4))

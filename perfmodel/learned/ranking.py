@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-PREFERENCE_WEIGHT = 0.07
+PREFERENCE_WEIGHT = 0.1
 """Log units of time that one unit of preference is worth. Held-out picks are best from 0.05 to
-0.1, and hardly change in between."""
+0.15, and hardly change in between."""
 
 ANALYTIC_WEIGHT_UNSEEN = 0.6
 """On a device or type that no training row has, most of the say goes to the physics: what trees
