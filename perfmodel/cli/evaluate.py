@@ -12,7 +12,7 @@ from perfmodel.cli.progress import show_progress
 if TYPE_CHECKING:
     from perfmodel.evaluate.records import Record
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _PIPE_WIDTH = 200
 """Columns of a table that is not shown on a terminal."""
