@@ -20,6 +20,7 @@ from perfmodel.hardware.catalog import load_gpu
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches, gemm_launches, peak_tflops
 from perfmodel.learned.correction import Correction
+from perfmodel.learned.coverage import SHARE_COVERED
 from perfmodel.learned.ranking import rank_score
 from perfmodel.notes import coverage_notes, launch_notes
 from perfmodel.prediction import Basis, Candidate, Prediction, Ranking, Rejected
@@ -283,9 +284,11 @@ class Predictor:
         close = np.flatnonzero(legal & (log_s <= limit))
         features = found.features[close]
         log_s[close] = analytic[close] + model.log_correction(features)
-        preferred = model.preference(features)
-        preference = np.full(len(log_s), preferred.min())
-        preference[close] = preferred
+        preference = np.zeros(len(log_s))
+        if model.covers(features).mean() >= SHARE_COVERED:
+            preferred = model.preference(features)
+            preference[:] = preferred.min()
+            preference[close] = preferred
         known = model.knows(found.gpu.name, found.dtype)
         score = rank_score(analytic, log_s, preference, known)
         return np.where(legal, score, np.inf), np.where(legal, log_s, np.inf)

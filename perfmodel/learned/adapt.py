@@ -23,7 +23,7 @@ from perfmodel.learned.booster import (
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.intervals import conformal_quantile
 from perfmodel.learned.model import DeviceDelta, GemmModel
-from perfmodel.learned.ranking import rank_score
+from perfmodel.learned.training import predict_rows
 
 Floats = NDArray[np.float64]
 
@@ -80,8 +80,11 @@ def adapt_heads(heads: Heads, table: FeatureTable, spec: TrainSpec = ADAPT) -> H
     target = table.target - heads.time.predict(table.features)
     time = fit_trees(table.features, target, weight, spec, spec.time_trees)
     rank = fit_preference(table, spec, start=heads.rank.predict(table.features))
-    return Heads(
-        time=heads.time.plus(time), rank=heads.rank.plus(rank), known=heads.known | table.kinds()
+    return replace(
+        heads,
+        time=heads.time.plus(time),
+        rank=heads.rank.plus(rank),
+        known=heads.known | table.kinds(),
     )
 
 
@@ -101,16 +104,17 @@ def _device(
     for fold in range(min(FOLDS, problems)):
         test = folds == fold
         adapted = adapt_heads(heads, rows.take(~test))
-        held[test], score[test] = _answers(adapted, rows.take(test))
+        answer = predict_rows(adapted, rows.take(test))
+        held[test], score[test] = answer.log_correction, answer.rank
     full = adapt_heads(heads, rows)
     spread = model.spread.predict(rows.features)
-    before, before_score = _answers(heads, rows)
+    before = predict_rows(heads, rows)
     gain = Gain(
         problems=problems,
         rows=len(rows),
-        error_before=_error(rows, before),
+        error_before=_error(rows, before.log_correction),
         error_after=_error(rows, held),
-        pick_before=_pick(rows, before_score),
+        pick_before=_pick(rows, before.rank),
         pick_after=_pick(rows, score),
     )
     delta = DeviceDelta(
@@ -122,13 +126,6 @@ def _device(
         problems=problems,
     )
     return delta, gain
-
-
-def _answers(heads: Heads, rows: FeatureTable) -> tuple[Floats, Floats]:
-    correction = heads.time.predict(rows.features)
-    log_analytic = np.log(rows.analytic_s)
-    preference = heads.rank.predict(rows.features)
-    return correction, rank_score(log_analytic, log_analytic + correction, preference)
 
 
 def _error(rows: FeatureTable, correction: Floats) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import DataError, NotInstalledError
+from perfmodel.learned.coverage import Coverage
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.forest import Forest
 
@@ -73,6 +74,8 @@ class Heads:
     rank: Forest
     known: frozenset[tuple[str, str]] = frozenset()
     """Devices and data types that the training rows have."""
+    coverage: Coverage | None = None
+    """Ranges of the training rows; without them every launch counts as covered."""
 
     def log_correction(self, features: NDArray[np.float32]) -> Floats:
         """Return log(measured / analytic), shape (N,)."""
@@ -98,7 +101,7 @@ def fit_heads(table: FeatureTable, spec: TrainSpec, progress: Progress | None = 
     rank = fit_preference(
         table, spec, progress=lambda done: tell((spec.time_trees + done * spec.rank_trees) / trees)
     )
-    return Heads(time=time, rank=rank, known=table.kinds())
+    return Heads(time, rank, table.kinds(), Coverage.of(table.features))
 
 
 def near_best_weight(table: FeatureTable, floor: float) -> Floats:

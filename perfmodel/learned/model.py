@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.learned.ceiling import CEILING_QUANTILE, log_roofline_share
+from perfmodel.learned.coverage import Coverage
 from perfmodel.learned.forest import Forest
 from perfmodel.learned.intervals import Calibration
 
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
 
-RANGE_STEP = 1.0
 ROUGH_TREES = 120
 """Boosting corrects ever smaller errors: so many trees tell the hopeless from the rest."""
 
@@ -96,15 +96,8 @@ class GemmModel:
         return dtype_name in self.manifest.known.get(gpu_name, ())
 
     def covers(self, features: Features) -> NDArray[np.bool_]:
-        """Whether each row lies within the trained range of every feature, give or take a step.
-
-        Most features are binary logarithms, so a step is a factor of two. Beyond, trees are flat.
-        """
-        whole = (-np.inf, np.inf)
-        ranges = [self.manifest.ranges.get(name, whole) for name in self.manifest.features]
-        low, high = np.array(ranges).T
-        inside = (features >= low - RANGE_STEP) & (features <= high + RANGE_STEP)
-        return np.asarray(inside.all(axis=1))
+        """Whether each row lies within the trained range of every feature, give or take a step."""
+        return self._coverage.covers(features)
 
     def log_correction(self, features: Features) -> Floats:
         """Return log(measured / analytic)."""
@@ -139,6 +132,12 @@ class GemmModel:
         """Return what each feature of one row (F,) adds to `log_correction`, by name."""
         values = self.time.contributions(row)
         return dict(zip(self.manifest.features, values.tolist(), strict=True))
+
+    @cached_property
+    def _coverage(self) -> Coverage:
+        whole = (-np.inf, np.inf)
+        ranges = [self.manifest.ranges.get(name, whole) for name in self.manifest.features]
+        return Coverage(*np.array(ranges).T)
 
     @cached_property
     def _rough(self) -> Forest:

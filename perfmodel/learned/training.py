@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from perfmodel.learned.booster import Heads, TrainSpec, fit_heads, fit_trees
 from perfmodel.learned.ceiling import fit_ceiling
+from perfmodel.learned.coverage import mostly
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.features import GEMM_SCHEMA
 from perfmodel.learned.forest import Forest
@@ -78,6 +79,9 @@ def predict_rows(heads: Heads, table: FeatureTable) -> HeldOut:
     correction = heads.time.predict(table.features)
     log_analytic = np.log(table.analytic_s)
     preference = heads.rank.predict(table.features)
+    if heads.coverage is not None:
+        covered = heads.coverage.covers(table.features)
+        preference = np.where(mostly(covered, table.problem), preference, 0.0)
     score = rank_score(
         log_analytic, log_analytic + correction, preference, table.is_of(heads.known)
     )
