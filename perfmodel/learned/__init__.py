@@ -1,0 +1,1 @@
+"""The learned correction: features, trees, intervals, and the files that hold them."""

@@ -43,7 +43,7 @@ class Correction(Protocol):
         """Return `log_correction` as far as it can be had cheaply, to drop the hopeless by."""
 
     def preference(self, features: Features) -> Floats:
-        """Return how much each row's configuration is preferred, for `perfmodel.learned.ranking`."""
+        """Return how much each configuration is preferred, for `perfmodel.learned.ranking`."""
 
     def log_interval(self, features: Features, known: bool) -> tuple[Floats, Floats]:
         """Return what to add to the log of the latency for the ends of the interval."""

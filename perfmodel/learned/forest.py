@@ -169,7 +169,7 @@ class Forest:
         return out + self.base
 
     def contributions(self, row: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return what each feature adds to the prediction of ``row`` (features,), shape (features,).
+        """Return what each feature adds to the prediction of one row; both of shape (features,).
 
         The change of the expected value at each split on the way down is credited to the split's
         feature; with the trees' own expectations they sum to the prediction.

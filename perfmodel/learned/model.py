@@ -60,7 +60,8 @@ class GemmModel:
     """A boosted correction to the analytic estimate of tiled matrix products.
 
     Every method takes features (N, F) float32 in the order of ``manifest.features`` and answers in
-    natural-log units (but for `preference`), shape (N,). ``deltas`` hold what was measured later, by device.
+    natural-log units (but for `preference`), shape (N,). ``deltas`` hold what was measured later,
+    by device.
     """
 
     manifest: Manifest

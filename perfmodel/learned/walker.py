@@ -49,8 +49,10 @@ def module_text() -> str:
     return f"""{_HEAD} {local}
   (block $trees_done (loop $next_tree
    (br_if $trees_done (i32.ge_u (local.get $tree) (local.get $trees)))
-   (local.set $root (i32.load (i32.add (local.get $roots) (i32.shl (local.get $tree) (i32.const 2)))))
-   (local.set $depth (i32.load (i32.add (local.get $depths) (i32.shl (local.get $tree) (i32.const 2)))))
+   (local.set $root (i32.load
+     (i32.add (local.get $roots) (i32.shl (local.get $tree) (i32.const 2)))))
+   (local.set $depth (i32.load
+     (i32.add (local.get $depths) (i32.shl (local.get $tree) (i32.const 2)))))
    (local.set $row (i32.const 0))
    (local.set $at (local.get $rows))
    (local.set $sum (local.get $sums))
@@ -65,7 +67,8 @@ def module_text() -> str:
      (br $down)))
     {add}
     (local.set $row (i32.add (local.get $row) (i32.const {ROWS_TOGETHER})))
-    (local.set $at (i32.add (local.get $at) (i32.mul (local.get $stride) (i32.const {ROWS_TOGETHER}))))
+    (local.set $at (i32.add (local.get $at)
+      (i32.mul (local.get $stride) (i32.const {ROWS_TOGETHER}))))
     (local.set $sum (i32.add (local.get $sum) (i32.const {4 * ROWS_TOGETHER})))
     (br $next_rows)))
    (local.set $tree (i32.add (local.get $tree) (i32.const 1)))

@@ -24,7 +24,7 @@ Layout = Literal["row", "col"]
 """``row``: the last index is contiguous in memory; ``col``: the first one is."""
 
 SIZE_MAX = 2**40
-"""No single dimension of a real problem comes near this; larger values are slips of the keyboard."""
+"""No single dimension of a real problem comes near this; larger values are slips of the pen."""
 
 VECTOR_BYTES_MAX = 16
 """The widest load one thread can issue."""
@@ -120,7 +120,7 @@ class Gemm:
         return vector_bytes(self.ldb or 0, self.n if self.b_layout == "row" else self.k, b_dtype)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, dtypes by their short names; ``Gemm(**d)`` gives the problem back."""
+        """Return plain values, dtypes by short names; ``Gemm(**d)`` gives the problem back."""
         return {
             "m": self.m, "n": self.n, "k": self.k, "batch": self.batch,
             "a_dtype": str(self.a_dtype), "b_dtype": str(self.b_dtype),

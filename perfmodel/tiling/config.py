@@ -85,7 +85,7 @@ class TileConfig:
 
     @classmethod
     def parse(cls, text: str) -> TileConfig:
-        """Build from ``block_m=128,block_n=256,num_warps=8``; what is left out takes its default."""
+        """Build from ``block_m=128,num_warps=8``; what is left out takes its default."""
         values: dict[str, int] = {}
         for part in filter(None, (p.strip() for p in text.split(","))):
             name, equals, value = part.partition("=")
