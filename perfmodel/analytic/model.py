@@ -72,7 +72,7 @@ def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
     occupancy = np.maximum(work.resources.occupancy, 1.0)
     waves = schedule(work.ctas, gpu.sm_count, occupancy)
     parts = [_class_seconds(c, work, gpu, rates, occupancy, waves) for c in work.classes]
-    on_chip = sum(p.seconds for p in parts)
+    on_chip = sum((p.seconds for p in parts), np.zeros_like(work.ctas))
     dram = work.dram_bytes / rates.dram_bytes_per_s + _spilled_to_dram(work, gpu, rates)
     busy = soft_maximum([on_chip, dram], OVERLAP_POWER)
     # The first loads and the last stores of a launch overlap with nothing.

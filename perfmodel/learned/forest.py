@@ -125,7 +125,7 @@ class Forest:
         return {
             "threshold": self.threshold, "feature": self.feature, "left": self.left,
             "expected": self.expected.astype(np.float16), "roots": self.roots,
-            "base": np.float64(self.base), "features": np.int64(self.features),
+            "base": np.array(self.base), "features": np.array(self.features),
         }  # fmt: skip
 
     @classmethod
@@ -186,7 +186,7 @@ class Forest:
             if not inner.any():
                 return out
             node, feature = node[inner], feature[inner]
-            child = self.left[node] + (row[feature] >= self.threshold[node])
+            child = self.left[node].astype(np.int64) + (row[feature] >= self.threshold[node])
             np.add.at(out, feature, self.expected[child].astype(np.float64) - self.expected[node])
             node = child
 
@@ -301,7 +301,7 @@ class _Machine:
         self._engine = wasmtime.Engine(config)
         self._store = wasmtime.Store(self._engine)
         module = wasmtime.Module(self._engine, module_text())
-        exports = wasmtime.Instance(self._store, module, []).exports(self._store)
+        exports: Any = wasmtime.Instance(self._store, module, []).exports(self._store)
         self._memory, self._walk = exports["memory"], exports["walk"]
         at, end = [], 0
         for size in (
@@ -315,7 +315,8 @@ class _Machine:
             end += -(-size // 64) * 64
         self._memory.grow(self._store, end // 65536 + 1)
         pointer = ctypes.addressof(self._memory.data_ptr(self._store).contents)
-        buffer = np.frombuffer((ctypes.c_ubyte * end).from_address(pointer), dtype=np.uint8)
+        memory: Any = (ctypes.c_ubyte * end).from_address(pointer)
+        buffer: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
         for start, array in zip(at, (nodes, roots, depths), strict=False):
             buffer[start : start + array.nbytes] = array.view(np.uint8)
         self._rows = buffer[at[3] : at[3] + ROWS_MAX * self._stride].view(np.float32)
@@ -337,7 +338,7 @@ class _Machine:
         self._sums[:padded] = 0.0
         at = self._at
         self._walk(self._store, at[3], padded, self._stride, at[1], at[2], self._trees, at[4])
-        return self._sums[:n]
+        return np.asarray(self._sums[:n])
 
 
 def _pack(

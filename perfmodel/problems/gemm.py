@@ -186,6 +186,6 @@ def _stride(name: str, value: Any, packed: int) -> int:
 
 def _is_whole(value: Any) -> bool:
     try:
-        return int(value) == value
+        return bool(int(value) == value)
     except (TypeError, ValueError, OverflowError):
         return False

@@ -127,7 +127,7 @@ def gemm_work(problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Work:
         ctas=ctas,
         resources=tile.resources,
         stages=c.num_stages,
-        compulsory_bytes=compulsory * launched,
+        compulsory_bytes=np.asarray(compulsory * launched),
         dram_bytes=_gemm_dram_bytes(p, c, gpu, tiles_m, tiles_n, wave_patch) * launched + partial,
         flops=2.0 * p.m * p.n * p.k * p.batch + np.zeros_like(ctas),
         compute_dtype=p.compute_dtype.name,
