@@ -129,14 +129,14 @@ def _model(text: Mapping[str, Any], arrays: _Arrays, digest: str, name: str) -> 
         manifest = _from_json(text)
     except _NOT_OURS as error:
         raise _no_manifest(name, error) from None
-    forests = [_forest(arrays, head, name) for head in HEADS]
-    for head, forest in zip(HEADS, forests, strict=True):
+    forests: dict[str, Any] = {head: _forest(arrays, head, name) for head in HEADS}
+    for head, forest in forests.items():
         if forest.features != len(manifest.features):
             raise ModelFileError(
                 f"the {head} trees of {name} take {forest.features} features, "
                 f"its manifest lists {len(manifest.features)}"
             )
-    return GemmModel(manifest, *forests, trees_sha256=digest)
+    return GemmModel(manifest, **forests, trees_sha256=digest)
 
 
 def _deltas(text: Mapping[str, Any], arrays: _Arrays, name: str) -> dict[str, DeviceDelta]:

@@ -42,4 +42,4 @@ def log_roofline_share(
 ) -> NDArray[np.float64]:
     """Return log(roofline / analytic time) of each row, (N,)."""
     column: NDArray[np.float64] = features[:, names.index(ROOFLINE)].astype(np.float64)
-    return column * np.log(2.0)
+    return column * float(np.log(2.0))

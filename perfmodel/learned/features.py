@@ -6,6 +6,8 @@ device), so that a tree's thresholds mean the same on another device and outside
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from perfmodel.tiling.config import ConfigTable
 from perfmodel.tiling.work import Work, uses_asynchronous_mma, warp_grid
 
 Array = NDArray[np.float64]
+Column = NDArray[np.floating[Any]] | float
 
 GEMM_SCHEMA = "gemm-1"
 """Changes with every column added, dropped or redefined; a model of another schema is refused."""
@@ -75,7 +78,7 @@ LOGARITHMIC = frozenset(
 
 def gemm_columns(
     p: GemmTable, c: ConfigTable, gpu: Gpu, work: Work, estimate: Estimate
-) -> dict[str, Array | float]:
+) -> dict[str, Column]:
     """Return every feature by name; each is one value for all rows or one value a row.
 
     Those named in ``LOGARITHMIC`` are still to be taken the logarithm of, which `matrix` does for
@@ -98,7 +101,7 @@ def gemm_columns(
     roofline = np.maximum(
         work.flops / (peak * 1e12), work.compulsory_bytes / (gpu.dram_bandwidth_gb_per_s * 1e9)
     )
-    columns: dict[str, Array | float] = {
+    columns: dict[str, Column] = {
         f"{name}_share": estimate.by_limiter[name] / seconds for name in LIMITERS
     }
     columns |= {
@@ -186,7 +189,7 @@ def gemm_columns(
     return columns
 
 
-def matrix(columns: dict[str, Array | float], rows: int) -> NDArray[np.float32]:
+def matrix(columns: dict[str, Column], rows: int) -> NDArray[np.float32]:
     """Stack `gemm_columns` into one (rows, features) float32 array, row-major."""
     out = np.empty((len(columns), rows))
     for i, value in enumerate(columns.values()):

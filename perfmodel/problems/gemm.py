@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from perfmodel.errors import InvalidProblemError
 from perfmodel.problems.dtypes import (
@@ -59,6 +59,23 @@ class Gemm:
     lda: int | None = None
     ldb: int | None = None
     family: str = field(default="gemm", init=False, repr=False)
+
+    if TYPE_CHECKING:  # the types are also taken by name
+
+        def __init__(
+            self,
+            m: int,
+            n: int,
+            k: int,
+            batch: int = 1,
+            a_dtype: DType | str = BF16,
+            b_dtype: DType | str | None = None,
+            out_dtype: DType | str | None = None,
+            a_layout: Layout = "row",
+            b_layout: Layout = "row",
+            lda: int | None = None,
+            ldb: int | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):

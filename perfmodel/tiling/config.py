@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -106,7 +106,8 @@ class TileConfig:
         return {name: getattr(self, name) for name in PARAMETERS} | dict(self.extras)
 
     def __str__(self) -> str:
-        text = f"{self.block_m}x{self.block_n}x{self.block_k} g{self.group_m} w{self.num_warps} s{self.num_stages}"
+        text = f"{self.block_m}x{self.block_n}x{self.block_k}"
+        text += f" g{self.group_m} w{self.num_warps} s{self.num_stages}"
         if self.split_k > 1:
             text += f" split{self.split_k}"
         if self.num_ctas > 1:
@@ -121,7 +122,7 @@ PARAMETERS: tuple[str, ...] = tuple(f.name for f in fields(TileConfig) if f.name
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """Many configurations as one array a parameter, all of length ``n`` (float64, sizes in elements).
+    """Many configurations: an array a parameter, each of length ``n`` (float64, in elements).
 
     ``maxnreg`` is 0 where it is not set.
     """
@@ -153,16 +154,11 @@ class ConfigTable:
         """The configurations one by one."""
         if self.source is not None:
             return tuple(self.source)
-        columns = [getattr(self, name) for name in PARAMETERS]
-        return tuple(
-            TileConfig(
-                **{
-                    name: (None if name == "maxnreg" and value == 0 else int(value))
-                    for name, value in zip(PARAMETERS, row, strict=True)
-                }
-            )
-            for row in zip(*columns, strict=True)
+        columns = [getattr(self, name).astype(int).tolist() for name in PARAMETERS]
+        rows: Iterator[dict[str, Any]] = (
+            dict(zip(PARAMETERS, row, strict=True)) for row in zip(*columns, strict=True)
         )
+        return tuple(TileConfig(**row | {"maxnreg": row["maxnreg"] or None}) for row in rows)
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:

@@ -270,7 +270,8 @@ def _sure_smem_bytes(case: _Case) -> Array:
         return loop
     turned = c.block_m * (1.0 - p.a_row) * p.a_dtype.bytes + c.block_n * p.b_row * p.b_dtype.bytes
     group_level = (c.num_warps % 4 == 0) & (c.block_m >= 64)
-    return loop - group_level * np.maximum(c.num_stages - 1.0, 0.0) * turned * c.block_k
+    spared = group_level * np.maximum(c.num_stages - 1.0, 0.0) * turned * c.block_k
+    return np.asarray(loop - spared, dtype=np.float64)
 
 
 _RULES: tuple[_Rule, ...] = (

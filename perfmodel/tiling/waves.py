@@ -12,7 +12,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Waves:
-    """The schedule of ``ctas`` equal CTAs on ``sm_count`` SMs holding ``occupancy`` each, arrays (N,).
+    """The schedule of ``ctas`` equal CTAs on ``sm_count`` SMs that hold ``occupancy``, arrays (N,).
 
     ``full`` is the number of complete waves, ``tail_ctas`` what is left for the last one and
     ``tail_occupancy`` how many of those share the busiest SM (spread evenly over all SMs).

@@ -183,7 +183,7 @@ def warp_grid(p: GemmTable, c: ConfigTable, gpu: Gpu) -> tuple[Array, Array]:
 
 
 def uses_asynchronous_mma(p: GemmTable, c: ConfigTable, gpu: Gpu) -> NDArray[np.bool_]:
-    """Whether a tile runs on warp group or tensor memory instructions: 64 rows, 4 warps at least."""
+    """Whether a tile runs on warp group or tensor memory instructions: from 64 rows, 4 warps."""
     compute = p.compute_dtype.name
     if compute in ("fp32", "fp64"):
         return np.zeros(len(c), dtype=np.bool_)
