@@ -124,8 +124,8 @@ def compile_kernel(
             "install it with: pip install 'perfmodel[triton]'"
         )
     import triton  # noqa: PLC0415  # optional extra
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-    from triton.compiler import ASTSource  # noqa: PLC0415
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415 - as above
+    from triton.compiler import ASTSource  # noqa: PLC0415 - as above
 
     gpu_target = GPUTarget("cuda", compute_capability(target), 32)
     num_warps = int(options.get("num_warps", 4))

@@ -71,7 +71,7 @@ def read_gemm(
         b_dtype=None if b_dtype is None else parse_dtype(b_dtype),
         out_dtype=None if out_dtype is None else parse_dtype(out_dtype),
         a_layout=a_layout,  # type: ignore[arg-type]  # Gemm checks it
-        b_layout=b_layout,  # type: ignore[arg-type]
+        b_layout=b_layout,  # type: ignore[arg-type]  # as above
         lda=None if lda is None else whole("lda", lda),
         ldb=None if ldb is None else whole("ldb", ldb),
     )

@@ -66,13 +66,13 @@ def gemm(
 
 
 def _train(target: Path, *, large: bool, cache: Path | None) -> None:
-    from perfmodel.evaluate.training_data import train_gemm, training_tables  # noqa: PLC0415
+    from perfmodel.evaluate import training_data  # noqa: PLC0415 - start-up time
     from perfmodel.learned.artifact import save_model  # noqa: PLC0415 - start-up time
     from perfmodel.learned.booster import LARGE, SHIPPED  # noqa: PLC0415 - start-up time
 
-    tables = training_tables(cache)
+    tables = training_data.training_tables(cache)
     with show_progress() as (tell, _):
-        trained = train_gemm(tables, LARGE if large else SHIPPED, tell)
+        trained = training_data.train_gemm(tables, LARGE if large else SHIPPED, tell)
     save_model(trained.model, target)
     for source in trained.model.manifest.sources:
         typer.echo(f"trained on {source['rows']:,} launches of {source['name']}")
@@ -89,15 +89,15 @@ def _adapt(table: Path, model: Path | None, target: Path) -> None:
     from perfmodel.adaptation import adapt_to_table  # noqa: PLC0415 - start-up time
     from perfmodel.dataset import schema  # noqa: PLC0415 - start-up time
     from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
-    from perfmodel.learned.artifact import load_model, save_adaptation  # noqa: PLC0415
+    from perfmodel.learned import artifact  # noqa: PLC0415 - start-up time
 
     if model is not None and target.resolve() == model.resolve():
         raise UsageError(f"--out {target} is the model to correct; write the correction elsewhere")
-    base, measured = load_model(model), schema.read(table)
+    base, measured = artifact.load_model(model), schema.read(table)
     with show_progress() as (tell, _):
         tell("adapting", 0.0)
         adapted, gains = adapt_to_table(base, measured)
-    save_adaptation(adapted, target)
+    artifact.save_adaptation(adapted, target)
     for gpu, gain in gains.items():
         typer.echo(
             f"{gpu}, {gain.problems} problems, each held out in turn: "

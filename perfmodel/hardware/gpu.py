@@ -16,7 +16,7 @@ class ReadOnlyMap(dict[str, Any]):
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
-    def __hash__(self) -> int:  # type: ignore[override]
+    def __hash__(self) -> int:  # type: ignore[override]  # a dict has none, since it changes
         return hash(frozenset(self.items()))
 
     def __reduce__(self) -> tuple[type[ReadOnlyMap], tuple[dict[str, Any]]]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import ModelFileError, SchemaMismatchError
+from perfmodel.files import atomic_path
 from perfmodel.learned.features import GEMM_SCHEMA
 from perfmodel.learned.forest import Forest
 from perfmodel.learned.intervals import Calibration
@@ -167,9 +168,6 @@ def _forest(arrays: _Arrays, prefix: str, name: str) -> Forest:
 
 
 def _write_pair(text: Mapping[str, Any], arrays: _Arrays, path: Path) -> None:
-    # Imported here: only writing needs it, and predicting must stay light.
-    from perfmodel.files import atomic_path  # noqa: PLC0415
-
     trees = _npz(arrays)
     trees_path = path.with_suffix(".npz")
     whole = {

@@ -61,7 +61,7 @@ def configs_of(name: str, dtype: str) -> ConfigTable:
             [(1, 1, 1), (8, 2, 1), (8, 4, 1), (16, 3, 1), (8, 3, 4)],
         )
     )  # fmt: skip
-    legal = legal_mask(Gemm(64, 64, 64, a_dtype=dtype), grid, load_gpu(name))  # type: ignore[arg-type]
+    legal = legal_mask(Gemm(64, 64, 64, a_dtype=dtype), grid, load_gpu(name))
     return grid.take(legal)
 
 
@@ -69,7 +69,7 @@ def configs_of(name: str, dtype: str) -> ConfigTable:
 def launches(draw: st.DrawFn) -> tuple[Gemm, Gpu, ConfigTable]:
     name, dtype = draw(st.sampled_from(ON))
     problem = Gemm(
-        draw(size), draw(size), draw(size), draw(batch), dtype,  # type: ignore[arg-type]
+        draw(size), draw(size), draw(size), draw(batch), dtype,
         a_layout=draw(layout), b_layout=draw(layout),
     )  # fmt: skip
     return problem, load_gpu(name), configs_of(name, dtype)
@@ -135,14 +135,14 @@ def test_every_device_and_type_answers_with_huge_and_tiny_work(name: str, dtype:
     assert len(configs) > 3
     with np.errstate(all="raise"):
         for sizes in ((1, 1, 1), (1, 65536, 65536), (65536, 65536, 65536)):
-            found, work = run(Gemm(*sizes, a_dtype=dtype), configs, gpu)  # type: ignore[arg-type]
+            found, work = run(Gemm(*sizes, a_dtype=dtype), configs, gpu)
             assert np.isfinite(found.seconds).all()
             assert work.flops[0] == 2 * sizes[0] * sizes[1] * sizes[2]
 
 
 def test_a_type_that_the_device_lacks_is_an_error_that_lists_what_it_has() -> None:
     with pytest.raises(UnsupportedDtypeError, match=r"a100-sxm4-80gb.*fp8_e4m3.*bf16"):
-        run(Gemm(64, 64, 64, a_dtype="fp8_e4m3"), ConfigTable.of([TileConfig()]), A100)  # type: ignore[arg-type]
+        run(Gemm(64, 64, 64, a_dtype="fp8_e4m3"), ConfigTable.of([TileConfig()]), A100)
 
 
 def test_facts_that_no_source_gives_are_not_needed() -> None:
@@ -225,9 +225,9 @@ def only(work: Work, **kept: np.ndarray) -> Work:
 def launch_of(gpu: Gpu, dtype: str = "fp16", k: int = 2**20, rounds: int = 6) -> Work:
     """Whole waves of a tile with no spills, many trips each."""
     config = TileConfig(128, 128, 64, num_warps=8)
-    (alone,) = run(Gemm(128, 128, k, a_dtype=dtype), ConfigTable.of([config]), gpu)[1:]  # type: ignore[arg-type]
+    (alone,) = run(Gemm(128, 128, k, a_dtype=dtype), ConfigTable.of([config]), gpu)[1:]
     slots = gpu.sm_count * int(max(alone.resources.occupancy[0], 1))
-    problem = Gemm(128, 128, k, slots * rounds, dtype)  # type: ignore[arg-type]
+    problem = Gemm(128, 128, k, slots * rounds, dtype)
     return run(problem, ConfigTable.of([config]), gpu)[1]
 
 
@@ -298,12 +298,12 @@ def test_where_trips_are_many_resources_overlap_but_for_the_soft_maximum(
 
 def test_a_large_square_product_is_bound_by_the_chip_and_a_thin_one_by_dram() -> None:
     config = TileConfig(128, 128, 32, num_warps=4, num_stages=4)
-    large, _ = run(Gemm(8192, 8192, 8192, a_dtype="fp16"), ConfigTable.of([config]), A100)  # type: ignore[arg-type]
+    large, _ = run(Gemm(8192, 8192, 8192, a_dtype="fp16"), ConfigTable.of([config]), A100)
     assert large.by_limiter["dram"][0] < 0.5 * large.by_limiter["tensor"][0]
     peak = 8192**3 * 2 / 312e12
     assert peak < large.seconds[0] < 2 * peak
     thin, _ = run(
-        Gemm(16, 65536, 8192, a_dtype="fp16"),  # type: ignore[arg-type]
+        Gemm(16, 65536, 8192, a_dtype="fp16"),
         ConfigTable.of([TileConfig(16, 128, 128, num_warps=4, num_stages=4)]), A100,
     )  # fmt: skip
     assert thin.limiter_name(0) == "dram"
@@ -363,11 +363,11 @@ def test_depth_zero_takes_the_time_to_write_zeros(launch: tuple[Gemm, Gpu, Confi
 def test_at_a_fixed_wave_count_time_is_bilinear_in_grid_and_depth(name: str) -> None:
     gpu = load_gpu(name)
     config = TileConfig(128, 128, 32, num_warps=4, num_stages=3)
-    _, one = run(Gemm(128, 128, 64, a_dtype="fp16"), ConfigTable.of([config]), gpu)  # type: ignore[arg-type]
+    _, one = run(Gemm(128, 128, 64, a_dtype="fp16"), ConfigTable.of([config]), gpu)
     slots = gpu.sm_count * int(one.resources.occupancy[0])
     rows = []
     for grid, depth in product(range(2 * slots + 2, 3 * slots, 41), range(8, 160, 19)):
-        problem = Gemm(128, 128, depth * 32, grid, "fp16")  # type: ignore[arg-type]
+        problem = Gemm(128, 128, depth * 32, grid, "fp16")
         found, _ = run(problem, ConfigTable.of([config]), gpu)
         assert found.waves.count[0] == 3
         tail = found.waves.tail_occupancy[0]
@@ -397,14 +397,14 @@ def test_small_devices_take_proportionally_longer(sm_count: int) -> None:
         tensor_tflops={k: v * sm_count / A100.sm_count for k, v in A100.tensor_tflops.items()},
     )  # fmt: skip
     config = TileConfig(128, 128, 32, num_warps=4)
-    found, _ = run(Gemm(4096, 4096, 4096, a_dtype="fp16"), ConfigTable.of([config]), small)  # type: ignore[arg-type]
+    found, _ = run(Gemm(4096, 4096, 4096, a_dtype="fp16"), ConfigTable.of([config]), small)
     assert found.waves.count[0] == -(-1024 // (sm_count * max(1, int(occupancy(config, small)))))
-    ratio = found.seconds[0] / seconds(Gemm(4096, 4096, 4096, a_dtype="fp16"), config, A100)  # type: ignore[arg-type]
+    ratio = found.seconds[0] / seconds(Gemm(4096, 4096, 4096, a_dtype="fp16"), config, A100)
     assert ratio == pytest.approx(A100.sm_count / sm_count, rel=0.35)
 
 
 def occupancy(config: TileConfig, gpu: Gpu) -> float:
-    work = gemm_work(GemmTable.of(Gemm(64, 64, 64, a_dtype="fp16")), ConfigTable.of([config]), gpu)  # type: ignore[arg-type]
+    work = gemm_work(GemmTable.of(Gemm(64, 64, 64, a_dtype="fp16")), ConfigTable.of([config]), gpu)
     return float(work.resources.occupancy[0])
 
 
@@ -417,7 +417,7 @@ SPILLED = 64  # bytes a thread; less may be what compilers do anyway
 def test_a_tile_that_spills_is_slower_than_on_more_warps(name: str) -> None:
     gpu = load_gpu(name)
     dtype = "fp16" if has(gpu, "fp16") else "fp32"
-    problem = Gemm(4096, 4096, 4096, a_dtype=dtype)  # type: ignore[arg-type]
+    problem = Gemm(4096, 4096, 4096, a_dtype=dtype)
     tiles = [(256, 256, 32), (128, 256, 32), (256, 128, 32), (128, 256, 64)]
     for (m, n, k), stages in product(tiles, (2, 3)):
         grid = [TileConfig(m, n, k, num_warps=w, num_stages=stages) for w in (2, 4, 8, 16)]
@@ -432,7 +432,7 @@ def test_a_tile_that_spills_is_slower_than_on_more_warps(name: str) -> None:
 
 def test_the_largest_tile_on_few_warps_does_not_rank_first() -> None:
     """A model that knows nothing of spills puts 256x256 tiles on 4 warps first."""
-    problem = Gemm(4096, 4096, 4096, a_dtype="fp16")  # type: ignore[arg-type]
+    problem = Gemm(4096, 4096, 4096, a_dtype="fp16")
     sides = (64, 128, 256)
     grid = [
         TileConfig(m, n, k, num_warps=w, num_stages=s)

@@ -28,7 +28,7 @@ def exposed_s(name: str) -> list[float]:
     """Latency left exposed by 1 to 8 stages of the same small tile."""
     gpu = load_gpu(name)
     configs = ConfigTable.of([TileConfig(64, 64, 32, num_stages=stages) for stages in range(1, 9)])
-    work = gemm_work(GemmTable.of(Gemm(64, 64, 4096, a_dtype="fp16")), configs, gpu)  # type: ignore[arg-type]
+    work = gemm_work(GemmTable.of(Gemm(64, 64, 4096, a_dtype="fp16")), configs, gpu)
     return estimate(work, gpu, launch_overhead_s=4e-6).exposed_s.tolist()
 
 

@@ -16,7 +16,7 @@ from perfmodel.tiling.work import Work, gemm_work
 
 
 def work_on(gpu: Gpu, dtype: str) -> Work:
-    problem = GemmTable.of(Gemm(64, 64, 64, a_dtype=dtype))  # type: ignore[arg-type]
+    problem = GemmTable.of(Gemm(64, 64, 64, a_dtype=dtype))
     return gemm_work(problem, ConfigTable.of([TileConfig()]), gpu)
 
 

@@ -18,10 +18,10 @@ from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
 
 CASES = [
-    ("a100-sxm4-80gb", Gemm(512, 768, 1024, a_dtype="fp16"), TileConfig(128, 64, 32)),  # type: ignore[arg-type]
-    ("h100-sxm5", Gemm(33, 65, 97, a_dtype="bf16", b_layout="col"), TileConfig(16, 32, 64)),  # type: ignore[arg-type]
-    ("a100-sxm4-80gb", Gemm(64, 64, 4097, a_dtype="bf16", b_dtype="int8"), TileConfig(16, 16)),  # type: ignore[arg-type]
-    ("h100-sxm5", Gemm(33, 65, 99, a_dtype="bf16", lda=128), TileConfig(64, 64, num_stages=5)),  # type: ignore[arg-type]
+    ("a100-sxm4-80gb", Gemm(512, 768, 1024, a_dtype="fp16"), TileConfig(128, 64, 32)),
+    ("h100-sxm5", Gemm(33, 65, 97, a_dtype="bf16", b_layout="col"), TileConfig(16, 32, 64)),
+    ("a100-sxm4-80gb", Gemm(64, 64, 4097, a_dtype="bf16", b_dtype="int8"), TileConfig(16, 16)),
+    ("h100-sxm5", Gemm(33, 65, 99, a_dtype="bf16", lda=128), TileConfig(64, 64, num_stages=5)),
 ]
 
 

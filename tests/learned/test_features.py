@@ -45,7 +45,7 @@ def legal_configs(name: str, dtype: str) -> ConfigTable:
         )
         for g, split in ((8, 1), (1, 4))
     )
-    return grid.take(legal_mask(Gemm(64, 64, 64, a_dtype=dtype), grid, load_gpu(name)))  # type: ignore[arg-type]
+    return grid.take(legal_mask(Gemm(64, 64, 64, a_dtype=dtype), grid, load_gpu(name)))
 
 
 def features(
@@ -65,7 +65,7 @@ def test_every_device_and_type_has_the_same_columns_all_finite(name: str, dtype:
     gpu, configs = load_gpu(name), legal_configs(name, dtype)
     assert len(configs) > 20
     for sizes in ((1, 1, 1), (4095, 3, 70001), (0, 128, 128), (128, 128, 0), (65536,) * 3):
-        names, rows = features(GemmTable.of(Gemm(*sizes, a_dtype=dtype)), configs, gpu)  # type: ignore[arg-type]
+        names, rows = features(GemmTable.of(Gemm(*sizes, a_dtype=dtype)), configs, gpu)
         assert names == NAMES
         assert rows.dtype == np.float32
         assert rows.flags.c_contiguous
@@ -90,7 +90,7 @@ def test_every_problem_has_finite_features(
 
 @pytest.mark.parametrize(("a", "b"), [("bf16", "int8"), ("fp16", "int4"), ("fp8_e4m3", "fp8_e5m2")])
 def test_operands_of_two_types_have_finite_features(a: str, b: str) -> None:
-    problem = Gemm(100, 200, 300, a_dtype=a, b_dtype=b)  # type: ignore[arg-type]
+    problem = Gemm(100, 200, 300, a_dtype=a, b_dtype=b)
     _, rows = features(
         GemmTable.of(problem), legal_configs("h100-sxm5", "bf16"), load_gpu("h100-sxm5")
     )
@@ -112,7 +112,7 @@ def test_rows_of_a_measurement_table_and_single_questions_have_the_same_features
         Gemm(
             *(data.draw(st.integers(1, 9000)) for _ in range(3)), data.draw(st.integers(1, 9)),
             "fp16", a_layout=data.draw(layout), b_layout=data.draw(layout),
-        )  # type: ignore[arg-type]
+        )
         for _ in range(4)
     ]  # fmt: skip
     configs = legal_configs(A100.name, "fp16")
@@ -141,7 +141,7 @@ def test_a_device_twice_as_large_with_twice_the_work_looks_the_same() -> None:
         plain_tflops={k: 2 * v for k, v in A100.plain_tflops.items()},
     )  # fmt: skip
     configs = legal_configs(A100.name, "fp16")
-    once = Gemm(1024, 768, 512, 6, "fp16")  # type: ignore[arg-type]
+    once = Gemm(1024, 768, 512, 6, "fp16")
     _, small = features(GemmTable.of(once), configs, A100)
     _, large = features(GemmTable.of(replace(once, batch=12)), configs, twice)
     moved = {
@@ -156,7 +156,7 @@ def test_a_device_twice_as_large_with_twice_the_work_looks_the_same() -> None:
 
 def test_the_order_of_configs_is_the_order_of_rows() -> None:
     configs = legal_configs(A100.name, "fp16")
-    problem = GemmTable.of(Gemm(1000, 1000, 1000, a_dtype="fp16"))  # type: ignore[arg-type]
+    problem = GemmTable.of(Gemm(1000, 1000, 1000, a_dtype="fp16"))
     _, rows = features(problem, configs, A100)
     backwards = np.arange(len(configs))[::-1]
     np.testing.assert_array_equal(features(problem, configs.take(backwards), A100)[1], rows[::-1])

@@ -56,7 +56,7 @@ def world(problems: int = 40, *, largest: int = 4096, seed: int = 0) -> FeatureT
     for number in range(problems):
         m, n, k = (int(2 ** rng.uniform(4, np.log2(largest))) for _ in range(3))
         gpu = ("a100-sxm4-80gb", "h100-sxm5")[number % 2]
-        names, features, analytic = launches(Gemm(m, n, k, a_dtype=DTYPE), gpu)  # type: ignore[arg-type]
+        names, features, analytic = launches(Gemm(m, n, k, a_dtype=DTYPE), gpu)
         noise = rng.normal(scale=0.01, size=len(CONFIGS))
         parts.append(
             FeatureTable(
@@ -113,21 +113,21 @@ def test_beyond_the_training_sizes_time_grows_with_the_work_and_stays_positive()
     for gpu in ("a100-sxm4-80gb", "h100-sxm5"):
         times = []
         for m in (4096, 8192, 65536, 10**6):
-            _, features, analytic = launches(Gemm(m, 4096, 4096, a_dtype=DTYPE), gpu)  # type: ignore[arg-type]
+            _, features, analytic = launches(Gemm(m, 4096, 4096, a_dtype=DTYPE), gpu)
             times.append(analytic * np.exp(model.log_correction(features)))
         for before, after, factor in zip(times, times[1:], (2, 8, 15.26), strict=False):
             ratio = after / before
             assert (ratio > 0.7 * factor).all()
             assert (ratio < 1.5 * factor).all()
     for m in (1, 3, 16):
-        _, features, analytic = launches(Gemm(m, 5, 7, a_dtype=DTYPE), "a100-sxm4-80gb")  # type: ignore[arg-type]
+        _, features, analytic = launches(Gemm(m, 5, 7, a_dtype=DTYPE), "a100-sxm4-80gb")
         assert (analytic * np.exp(model.log_correction(features)) > 1e-6).all()
 
 
 def test_a_launch_far_outside_the_data_is_known_to_be() -> None:
     model, _ = trained()
     assert model.covers(world().features).all()
-    _, far, _ = launches(Gemm(2**22, 2**20, 2**20, a_dtype=DTYPE), "a100-sxm4-80gb")  # type: ignore[arg-type]
+    _, far, _ = launches(Gemm(2**22, 2**20, 2**20, a_dtype=DTYPE), "a100-sxm4-80gb")
     assert not model.covers(far).any()
 
 

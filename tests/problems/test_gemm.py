@@ -115,12 +115,12 @@ def test_an_unknown_layout_is_refused() -> None:
 )
 def test_operands_that_no_product_takes_together_are_refused(a: str, b: str) -> None:
     with pytest.raises(InvalidProblemError, match=f"{a} x {b}"):
-        Gemm(8, 8, 8, a_dtype=a, b_dtype=b)  # type: ignore[arg-type]
+        Gemm(8, 8, 8, a_dtype=a, b_dtype=b)
 
 
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(UnknownDtypeError, match="fp61"):
-        Gemm(8, 8, 8, a_dtype="fp61")  # type: ignore[arg-type]
+        Gemm(8, 8, 8, a_dtype="fp61")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_an_unknown_type_is_refused() -> None:
 def test_products_are_formed_in_the_wider_type_and_kept_in_a_usual_one(
     a: str, b: str, compute: str, out: str
 ) -> None:
-    problem = Gemm(8, 8, 8, a_dtype=a, b_dtype=b)  # type: ignore[arg-type]
+    problem = Gemm(8, 8, 8, a_dtype=a, b_dtype=b)
     assert (str(problem.compute_dtype), str(problem.out_dtype)) == (compute, out)
 
 
@@ -154,9 +154,9 @@ def test_products_are_formed_in_the_wider_type_and_kept_in_a_usual_one(
     ],
 )
 def test_the_widest_aligned_load(k: int, lda: int | None, dtype: str, expected: int) -> None:
-    problem = Gemm(8, 8, k, a_dtype=dtype, lda=lda)  # type: ignore[arg-type]
+    problem = Gemm(8, 8, k, a_dtype=dtype, lda=lda)
     assert problem.a_vector_bytes == expected
-    other_way = Gemm(8, 8, k, a_dtype=dtype, b_layout="col", ldb=lda)  # type: ignore[arg-type]
+    other_way = Gemm(8, 8, k, a_dtype=dtype, b_layout="col", ldb=lda)
     assert other_way.b_vector_bytes == expected
 
 

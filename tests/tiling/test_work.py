@@ -252,7 +252,7 @@ def test_rows_of_a_table_and_single_problems_agree() -> None:
 def test_what_is_remembered_of_configs_is_never_another_problems_or_devices() -> None:
     configs = ConfigTable.of([TileConfig(), TileConfig(64, 64, 32)])
     cases = [
-        (Gemm(512, 512, 512, a_dtype=dtype, b_layout=layout), gpu)  # type: ignore[arg-type]
+        (Gemm(512, 512, 512, a_dtype=dtype, b_layout=layout), gpu)
         for dtype in ("fp16", "fp32", "int8")
         for layout in ("row", "col")
         for gpu in (A100, H100, replace(A100, sm_count=16), load_gpu("mi300x"))

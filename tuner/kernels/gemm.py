@@ -3,7 +3,7 @@
 # A kernel's arguments are Triton values: annotations on them would be read as Triton types, and
 # by Triton's custom compile-time ones are in capitals.
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: N803
+# ruff: noqa: N803 - as said above
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 def gemm_baselines() -> tuple[Baseline, ...]:
     """Return every baseline for matrix products, in the order of the tables."""
-    from perfmodel.evaluate.answers import AnalyticAlone  # noqa: PLC0415 - the package stays light
-    from perfmodel.evaluate.baselines.autoheuristic import AutoHeuristic  # noqa: PLC0415
-    from perfmodel.evaluate.baselines.best_single import BestSingle  # noqa: PLC0415
-    from perfmodel.evaluate.baselines.neusight import NeuSight  # noqa: PLC0415
-    from perfmodel.evaluate.baselines.nv_matmul_heuristics import (  # noqa: PLC0415
+    from perfmodel.evaluate.answers import AnalyticAlone
+    from perfmodel.evaluate.baselines.autoheuristic import AutoHeuristic
+    from perfmodel.evaluate.baselines.best_single import BestSingle
+    from perfmodel.evaluate.baselines.neusight import NeuSight
+    from perfmodel.evaluate.baselines.nv_matmul_heuristics import (
         NvMatmulHeuristics,
     )
-    from perfmodel.evaluate.baselines.random_order import RandomOrder  # noqa: PLC0415
-    from perfmodel.evaluate.baselines.roofline import Roofline  # noqa: PLC0415
-    from perfmodel.evaluate.baselines.triton_perf_model import TritonPerfModel  # noqa: PLC0415
-    from perfmodel.evaluate.baselines.wave_and_tile import WaveAndTile  # noqa: PLC0415
-    from perfmodel.evaluate.baselines.wavetune import WaveTune  # noqa: PLC0415
+    from perfmodel.evaluate.baselines.random_order import RandomOrder
+    from perfmodel.evaluate.baselines.roofline import Roofline
+    from perfmodel.evaluate.baselines.triton_perf_model import TritonPerfModel
+    from perfmodel.evaluate.baselines.wave_and_tile import WaveAndTile
+    from perfmodel.evaluate.baselines.wavetune import WaveTune
 
     return (
         AnalyticAlone(), BestSingle(), RandomOrder(), Roofline(), WaveAndTile(), TritonPerfModel(),
