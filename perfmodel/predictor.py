@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-SHORTLIST = 0.5
+SHORTLIST = 0.3
 """Log units past the best predicted time that no second opinion makes up for."""
 
 REASONS_SHOWN = 5

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,16 +45,20 @@ class Estimate:
     """The analytic answer, arrays (N,) in seconds.
 
     ``by_limiter`` holds what the launch would take if only that resource were finite; their
-    largest is never more than ``seconds``. ``limiter`` indexes ``LIMITERS``.
+    largest is never more than ``seconds``.
     """
 
     seconds: Array
     by_limiter: dict[str, Array]
-    limiter: NDArray[np.intp]
     waves: Waves
     trip_seconds: Array  # one trip of the main loop at full occupancy
     exposed_s: Array  # memory latency a trip leaves uncovered
     sm_share: Array  # CTAs over the slots of the waves they start, 0 to 1
+
+    @cached_property
+    def limiter(self) -> NDArray[np.intp]:
+        """Index into ``LIMITERS`` of each row's largest limiter."""
+        return np.argmax(np.stack(list(self.by_limiter.values())), axis=0)
 
     def limiter_name(self, row: int) -> str:
         """Name of the limiter of one row."""
@@ -90,7 +95,6 @@ def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
     return Estimate(
         seconds=seconds,
         by_limiter=ordered,
-        limiter=np.argmax(np.stack(list(ordered.values())), axis=0),
         waves=waves,
         trip_seconds=parts[0].trip,
         exposed_s=parts[0].exposed,
@@ -151,7 +155,10 @@ def soft_maximum(values: Sequence[Array], power: float) -> Array:
 
     Resources that are equally busy never overlap perfectly: each waits for the others' hiccups.
     """
-    stacked = np.stack(np.broadcast_arrays(*values))
+    shape = np.broadcast_shapes(*(v.shape for v in values))
+    stacked = np.empty((len(values), *shape))
+    for row, value in zip(stacked, values, strict=True):
+        row[...] = value
     largest = stacked.max(axis=0)
     scaled = stacked / np.maximum(largest, TINY_S)
     return np.asarray(largest * (scaled**power).sum(axis=0) ** (1.0 / power))

@@ -6,6 +6,7 @@ device), so that a tree's thresholds mean the same on another device and outside
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,6 @@ def gemm_columns(
     tiles_m, tiles_n = np.ceil(p.m / c.block_m), np.ceil(p.n / c.block_n)
     padded_k = cta.iterations * c.block_k * c.split_k
     occupancy = np.maximum(res.occupancy, 1.0)
-    threads = res.threads
-    warps_m, warps_n = warp_grid(p, c, gpu)
     dtype = work.compute_dtype
     tensor = gpu.tensor_tflops.get(dtype, 0.0)
     peak = tensor or gpu.plain_tflops.get(dtype, 1.0)
@@ -144,30 +143,8 @@ def gemm_columns(
         "even_k": (padded_k == p.k).astype(np.float64),
         "m_below_block": (p.m < c.block_m) * 1.0,
         "n_below_block": (p.n < c.block_n) * 1.0,
-        # tile
-        "block_m": c.block_m,
-        "block_n": c.block_n,
-        "block_k": c.block_k,
-        "group_m": c.group_m,
-        "num_warps": c.num_warps,
-        "num_stages": c.num_stages,
-        "split_k": c.split_k,
-        "warps_m": warps_m,
-        "warp_tile_m": c.block_m / warps_m,
-        "warp_tile_n": c.block_n / warps_n,
-        "accumulators": c.block_m * c.block_n / threads,
-        "trip_bytes": cta.load_bytes,
-        "a_bytes_per_thread": c.block_m * c.block_k * a / threads,
-        "b_bytes_per_thread": c.block_n * c.block_k * b / threads,
-        "bytes_in_flight": cta.load_bytes * np.maximum(c.num_stages - 1.0, 1.0) * occupancy,
-        # resources
-        "smem_bytes": res.smem_bytes / gpu.smem_per_sm_bytes,
-        "occupancy": occupancy,
-        "warps_per_sm": occupancy * c.num_warps,
-        "registers_wanted": res.registers_wanted,
-        "spill_bytes": res.spill_bytes_per_thread,
-        "wgmma": uses_asynchronous_mma(p, c, gpu) * 1.0,
-        "mma_share": work.mma_share,
+        # tile and resources
+        **_tile_columns(p, c, gpu, work),
         # operands in memory
         "a_vector": p.a_vector_bytes,
         "b_vector": p.b_vector_bytes,
@@ -186,6 +163,50 @@ def gemm_columns(
         "on_tensor_units": float(tensor > 0),
         "aspect": np.maximum(p.m, 1.0) / np.maximum(p.n, 1.0),
     }
+    return columns
+
+
+def _tile_columns(
+    p: GemmTable, c: ConfigTable, gpu: Gpu, work: Work
+) -> Mapping[str, Array | float]:
+    """Return the columns that depend on the tile and the kind of problem only, remembered."""
+    kind = p.kind
+    key = ("tile_columns", kind, id(gpu))
+    known = c.memo.get(key) if kind is not None else None
+    if known is not None and known[0] is gpu:
+        found: Mapping[str, Array | float] = known[1]
+        return found
+    cta, res = work.classes[0], work.resources
+    a, b = p.a_dtype.bytes, p.b_dtype.bytes
+    occupancy = np.maximum(res.occupancy, 1.0)
+    threads = res.threads
+    warps_m, warps_n = warp_grid(p, c, gpu)
+    columns: dict[str, Array | float] = {
+        "block_m": c.block_m,
+        "block_n": c.block_n,
+        "block_k": c.block_k,
+        "group_m": c.group_m,
+        "num_warps": c.num_warps,
+        "num_stages": c.num_stages,
+        "split_k": c.split_k,
+        "warps_m": warps_m,
+        "warp_tile_m": c.block_m / warps_m,
+        "warp_tile_n": c.block_n / warps_n,
+        "accumulators": c.block_m * c.block_n / threads,
+        "trip_bytes": cta.load_bytes,
+        "a_bytes_per_thread": c.block_m * c.block_k * a / threads,
+        "b_bytes_per_thread": c.block_n * c.block_k * b / threads,
+        "bytes_in_flight": cta.load_bytes * np.maximum(c.num_stages - 1.0, 1.0) * occupancy,
+        "smem_bytes": res.smem_bytes / gpu.smem_per_sm_bytes,
+        "occupancy": occupancy,
+        "warps_per_sm": occupancy * c.num_warps,
+        "registers_wanted": res.registers_wanted,
+        "spill_bytes": res.spill_bytes_per_thread,
+        "wgmma": uses_asynchronous_mma(p, c, gpu) * 1.0,
+        "mma_share": work.mma_share,
+    }
+    if kind is not None:
+        c.memo[key] = (gpu, columns)
     return columns
 
 

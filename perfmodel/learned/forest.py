@@ -20,16 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import ModelFileError
-from perfmodel.learned.walker import ROWS_TOGETHER, module_text
+from perfmodel.learned.walker import ARGUMENTS, ROWS_TOGETHER, module_text
 
 NODE = np.dtype([("value", "<f4"), ("packed", "<u4")])
 """A threshold (or a leaf's value), then the left child's byte address and the feature's offset."""
 
 FEATURES_MAX = 255
-NODES_MAX = 2**19 - 2
+HEAD_NODES = 4
+"""Nodes' worth of room at the start of memory: the walker's arguments, and the node before the
+first, which a leaf at a root points back at."""
+
+NODES_MAX = 2**19 - HEAD_NODES - 1
 """Nodes one machine addresses with 22 bits of bytes; larger forests take several machines."""
 
-ROWS_MAX = 1024
+ROWS_MAX = 960
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,11 +327,13 @@ class _Machine:
         self._rows = self._rows.reshape(ROWS_MAX, forest.features + 1)
         self._rows[:, forest.features] = np.inf  # what a leaf compares, to stay where it is
         self._sums = buffer[at[4] : at[4] + 4 * ROWS_MAX].view(np.float32)
-        self._at, self._trees = at, len(roots)
+        arguments = buffer[: 4 * len(ARGUMENTS)].view(np.uint32)
+        arguments[:] = (at[3], 0, self._stride, at[1], at[2], len(roots), at[4])
+        self._count = arguments[ARGUMENTS.index("count") :]
 
     def close(self) -> None:
         """Free the machine's memory; it answers no more."""
-        del self._rows, self._sums
+        del self._rows, self._sums, self._count
         self._store.close()
         self._engine.close()
 
@@ -336,25 +342,25 @@ class _Machine:
         padded = -(-n // ROWS_TOGETHER) * ROWS_TOGETHER
         self._rows[:n, : self._features] = rows
         self._sums[:padded] = 0.0
-        at = self._at
-        self._walk(self._store, at[3], padded, self._stride, at[1], at[2], self._trees, at[4])
+        self._count[0] = padded
+        self._walk(self._store)
         return np.asarray(self._sums[:n])
 
 
 def _pack(
     forest: Forest,
 ) -> tuple[NDArray[np.void], NDArray[np.uint32], NDArray[np.uint32]]:
-    """Lay nodes out for the walker; node 0 is padding, since a leaf points one node back."""
-    n = len(forest.threshold)
+    """Lay nodes out for the walker, behind the room for its arguments."""
+    n, head = len(forest.threshold), HEAD_NODES
     leaf = forest.feature < 0
-    own = np.arange(1, n + 1, dtype=np.int64)
+    own = np.arange(head, n + head, dtype=np.int64)
     # A leaf's comparison always says "right", so its left child is the node before it.
-    left = np.where(leaf, own - 1, forest.left.astype(np.int64) + 1)
+    left = np.where(leaf, own - 1, forest.left.astype(np.int64) + head)
     column = np.where(leaf, forest.features, forest.feature).astype(np.uint32)
-    nodes = np.zeros(n + 1, dtype=NODE)
-    nodes["value"][1:] = forest.threshold
-    nodes["packed"][1:] = (left.astype(np.uint32) * 8) << np.uint32(10) | column * np.uint32(4)
-    return nodes, (forest.roots.astype(np.uint32) + 1) * 8, _depths(forest)
+    nodes = np.zeros(n + head, dtype=NODE)
+    nodes["value"][head:] = forest.threshold
+    nodes["packed"][head:] = (left.astype(np.uint32) * 8) << np.uint32(10) | column * np.uint32(4)
+    return nodes, (forest.roots.astype(np.uint32) + np.uint32(head)) * 8, _depths(forest)
 
 
 def _depths(forest: Forest) -> NDArray[np.uint32]:

@@ -18,7 +18,7 @@ from perfmodel.learned.intervals import Calibration
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
 
-ROUGH_TREES = 120
+ROUGH_TREES = 80
 """Boosting corrects ever smaller errors: so many trees tell the hopeless from the rest."""
 
 
