@@ -44,8 +44,12 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-SHORTLIST = 0.3
-"""Log units past the best predicted time that no second opinion makes up for."""
+SHORTLIST = 0.2
+"""Log units past the best rough time that all trees never make up for: three standard deviations
+of what they still correct."""
+
+FINALISTS = 0.15
+"""Log units past the best predicted time that no preference makes up for."""
 
 REASONS_SHOWN = 5
 """Configurations whose reasons an error message lists one by one."""
@@ -280,10 +284,13 @@ class Predictor:
             log_s = np.where(legal, analytic, np.inf)
             return log_s, log_s
         log_s = analytic + model.rough_correction(found.features)
-        limit = log_s[legal].min() + SHORTLIST if shortlist else np.inf
-        close = np.flatnonzero(legal & (log_s <= limit))
+        close = np.flatnonzero(legal)
+        if shortlist:
+            close = close[log_s[close] <= log_s[close].min() + SHORTLIST]
+        log_s[close] = analytic[close] + model.log_correction(found.features[close])
+        if shortlist:
+            close = close[log_s[close] <= log_s[close].min() + FINALISTS]
         features = found.features[close]
-        log_s[close] = analytic[close] + model.log_correction(features)
         preference = np.zeros(len(log_s))
         if model.covers(features).mean() >= SHARE_COVERED:
             preferred = model.preference(features)

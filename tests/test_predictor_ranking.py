@@ -152,7 +152,7 @@ def test_candidates_that_cannot_be_told_apart(
 
 
 def test_the_fastest_is_the_one_with_the_lowest_score(correction: object) -> None:
-    predictor = Predictor(Ordered(correction, [0.4, 0.0, 0.2]))
+    predictor = Predictor(Ordered(correction, [0.15, 0.0, 0.1]))
     ranking = predictor.rank(SQUARE, H100, [TILE, TILE, TILE])
     assert [c.position for c in ranking.candidates] == [1, 2, 0]
     assert predictor.decide(SQUARE, H100, ConfigTable.of([TILE] * 3)) == 1
