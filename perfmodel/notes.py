@@ -28,6 +28,7 @@ def launch_notes(problem: Gemm, config: TileConfig, found: Launches) -> tuple[st
         notes.append("launch-bound: the overhead of a launch outweighs its work")
     notes += _memory_notes(problem, found)
     notes += _alignment_notes(problem)
+    notes += _k_major_notes(problem, found)
     spill = float(found.work.resources.spill_bytes_per_thread[0])
     if spill >= SPILL_BYTES_NOTED:
         notes.append(
@@ -100,3 +101,18 @@ def _alignment_notes(problem: Gemm) -> list[str]:
                 f"length and stride multiples of {whole} elements"
             )
     return notes
+
+
+def _k_major_notes(problem: Gemm, found: Launches) -> list[str]:
+    """Hopper's wgmma takes 8-bit operands only with k contiguous; else Triton uses slower mma."""
+    b_dtype = parse_dtype(problem.b_dtype or problem.a_dtype)
+    if not found.gpu.capabilities["wgmma"] or (problem.a_dtype.bits, b_dtype.bits) != (8, 8):
+        return []
+    change = []
+    if problem.a_layout == "col":
+        change.append("a_layout=row")
+    if problem.b_layout == "row":
+        change.append("b_layout=col")
+    if not change:
+        return []
+    return [f"8-bit operands reach full speed only with k contiguous: {' and '.join(change)}"]

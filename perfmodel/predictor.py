@@ -122,8 +122,10 @@ class Predictor:
 
         Raises:
             IllegalConfigError: none can run; the message gives the reasons.
-            InvalidConfigError: ``configs`` is empty.
+            InvalidConfigError: ``configs`` is empty, or ``top`` is less than 1.
         """
+        if top is not None and top < 1:
+            raise InvalidConfigError(f"top is {top!r}; use a whole number of at least 1")
         device = as_gpu(gpu)
         table = candidate_configs(problem, device) if configs is None else _as_table(configs)
         found = self.launches(GemmTable.of(problem), table, device)

@@ -68,15 +68,17 @@ _ALIASES = {
 }
 
 
-def parse_dtype(text: str | DType) -> DType:
+def parse_dtype(text: str | DType | object) -> DType:
     """Return the data type called ``text`` (``bf16``, ``bfloat16``, ``torch.bfloat16`` ...).
+
+    Anything else is taken by what it prints as, so torch's and numpy's own types work too.
 
     Raises:
         UnknownDtypeError: no such type; the message lists the short names.
     """
     if isinstance(text, DType):
         return text
-    key = text.strip().lower().removeprefix("torch.").replace("-", "_")
+    key = str(text).strip().lower().removeprefix("torch.").replace("-", "_")
     found = _ALIASES.get(key)
     if found is None:
         names = ", ".join(d.name for d in ALL)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,3 +55,15 @@ def test_an_unknown_type_is_an_error_that_helps() -> None:
 def test_any_text_is_a_type_or_a_usage_error(text: str) -> None:
     with contextlib.suppress(UnknownDtypeError):
         assert parse_dtype(text) in ALL
+
+
+def test_a_type_object_is_taken_by_what_it_prints_as() -> None:
+    class TorchType:  # prints as torch's own types do
+        def __str__(self) -> str:
+            return "torch.bfloat16"
+
+    assert parse_dtype(TorchType()).name == "bf16"
+    assert parse_dtype(np.dtype(np.float16)).name == "fp16"
+    for wrong in (None, 5):
+        with pytest.raises(UnknownDtypeError, match=repr(wrong)):
+            parse_dtype(wrong)
