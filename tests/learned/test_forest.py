@@ -143,9 +143,9 @@ def test_a_tree_as_deep_as_it_has_splits() -> None:
     assert forest.predict(rows).tolist() == [-1, -3, -37, -5999, -6000]
 
 
-def perfect(levels: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    nodes = 2**levels - 1
-    inner = np.arange(nodes) < 2 ** (levels - 1) - 1
+def complete(nodes: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A tree as shallow as an odd number of nodes can be."""
+    inner = np.arange(nodes) < nodes // 2
     rng = np.random.default_rng(seed)
     return (
         rng.normal(size=nodes),
@@ -155,8 +155,8 @@ def perfect(levels: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def test_a_forest_too_large_for_one_machine_is_spread_over_several() -> None:
-    trees = [perfect(16, seed) for seed in range(9)]
     size = 2**16 - 1
+    trees = [complete(size, seed) for seed in range(9)]
     assert len(trees) * size > NODES_MAX
     forest = Forest(
         threshold=np.concatenate([t[0] for t in trees]).astype(np.float32),
@@ -173,15 +173,21 @@ def test_a_forest_too_large_for_one_machine_is_spread_over_several() -> None:
     np.testing.assert_allclose(forest.predict(rows), by_hand(forest, rows), atol=1e-5)
 
 
-def test_a_single_tree_too_large_to_address_is_refused() -> None:
-    threshold, feature, left = perfect(20, 0)
-    forest = Forest(
-        threshold=threshold.astype(np.float32), feature=feature.astype(np.int16),
-        left=left.astype(np.int32), expected=np.zeros(len(left), dtype=np.float32),
-        roots=np.zeros(1, dtype=np.int32), base=0.0, features=4,
-    )  # fmt: skip
+def test_a_single_tree_may_have_as_many_nodes_as_can_be_addressed_and_no_more() -> None:
+    def grown(nodes: int) -> Forest:
+        threshold, feature, left = complete(nodes, 0)
+        return Forest(
+            threshold=threshold.astype(np.float32), feature=feature.astype(np.int16),
+            left=left.astype(np.int32), expected=np.zeros(nodes, dtype=np.float32),
+            roots=np.zeros(1, dtype=np.int32), base=0.0, features=4,
+        )  # fmt: skip
+
+    largest = NODES_MAX - 1 + NODES_MAX % 2
+    forest = grown(largest)
+    rows = rows_for(forest, 3000)
+    np.testing.assert_allclose(forest.predict(rows), by_hand(forest, rows), atol=1e-5)
     with pytest.raises(ModelFileError, match=str(NODES_MAX)):
-        forest.predict(np.zeros((1, 4), dtype=np.float32))
+        grown(largest + 2).predict(np.zeros((1, 4), dtype=np.float32))
 
 
 @pytest.mark.parametrize(("rounds", "depth"), [(1, 1), (40, 3), (60, 8)])
