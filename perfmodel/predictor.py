@@ -15,6 +15,7 @@ from perfmodel.errors import (
     IllegalConfigError,
     InvalidConfigError,
     ModelUnavailableWarning,
+    UnknownGpuError,
 )
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.hardware.gpu import Gpu
@@ -408,8 +409,18 @@ def explain(
 
 
 def as_gpu(gpu: Gpu | str | Path) -> Gpu:
-    """Return the device itself, or the one of that name or file."""
-    return gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
+    """Return the device itself, or the one of that name or file.
+
+    Raises:
+        UnknownGpuError: neither a device, nor a name, nor a file.
+    """
+    if isinstance(gpu, Gpu):
+        return gpu
+    if not isinstance(gpu, str | Path):
+        raise UnknownGpuError(
+            f"gpu is {gpu!r}; give a name (see: perfmodel gpus), a .toml file or a Gpu"
+        )
+    return load_gpu(gpu)
 
 
 def _resolve(model: Correction | Path | str | None) -> Correction | None:

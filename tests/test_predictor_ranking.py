@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfmodel.errors import IllegalConfigError, InvalidConfigError
+from perfmodel.errors import IllegalConfigError, InvalidConfigError, UnknownGpuError
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.predictor import Predictor
 from perfmodel.problems.gemm import Gemm
@@ -156,3 +156,15 @@ def test_the_fastest_is_the_one_with_the_lowest_score(correction: object) -> Non
     ranking = predictor.rank(SQUARE, H100, [TILE, TILE, TILE])
     assert [c.position for c in ranking.candidates] == [1, 2, 0]
     assert predictor.decide(SQUARE, H100, ConfigTable.of([TILE] * 3)) == 1
+
+
+@pytest.mark.parametrize("config", [{"block_m": 64}, "block_m=64", None])
+def test_what_is_no_config_is_named(learned: Predictor, config: object) -> None:
+    with pytest.raises(InvalidConfigError, match="is not a TileConfig"):
+        learned.rank(SQUARE, H100, [config])  # type: ignore[list-item] # on purpose
+
+
+@pytest.mark.parametrize("gpu", [None, 90, ["h100-sxm5"]])
+def test_what_is_no_device_is_named(learned: Predictor, gpu: object) -> None:
+    with pytest.raises(UnknownGpuError, match="perfmodel gpus"):
+        learned.predict(SQUARE, gpu)  # type: ignore[arg-type] # on purpose

@@ -396,10 +396,15 @@ def _breadth_first(tree: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     weight = np.array(tree["sum_hessian"], dtype=np.float64)[index]
     expected = np.where(leaf, value, 0.0).astype(np.float64)
     child = np.where(leaf, -1, place[np.where(leaf, 0, left[index])])
-    for node in range(len(index) - 1, -1, -1):
-        if not leaf[node]:
-            pair = slice(child[node], child[node] + 2)
-            expected[node] = np.average(expected[pair], weights=np.maximum(weight[pair], 1e-12))
+    # Plain numbers, children first: a call into numpy a node would take longer than training.
+    mean, share, first = expected.tolist(), np.maximum(weight, 1e-12).tolist(), child.tolist()
+    for node in range(len(first) - 1, -1, -1):
+        left_child = first[node]
+        if left_child >= 0:
+            one, other = share[left_child], share[left_child + 1]
+            total = one * mean[left_child] + other * mean[left_child + 1]
+            mean[node] = total / (one + other)
+    expected = np.array(mean)
     return {
         "threshold": value,
         "feature": np.where(leaf, -1, np.array(tree["split_indices"])[index]),

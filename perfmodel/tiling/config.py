@@ -140,8 +140,18 @@ class ConfigTable:
 
     @classmethod
     def of(cls, configs: Iterable[TileConfig]) -> ConfigTable:
-        """Gather ``configs`` into arrays; ``source`` keeps them in order."""
+        """Gather ``configs`` into arrays; ``source`` keeps them in order.
+
+        Raises:
+            InvalidConfigError: one is not a `TileConfig`.
+        """
         listed = tuple(configs)
+        for config in listed:
+            if not isinstance(config, TileConfig):
+                raise InvalidConfigError(
+                    f"config {config!r} is not a TileConfig; use TileConfig(block_m=128, ...), "
+                    "TileConfig.from_mapping({...}) or TileConfig.parse('block_m=128,...')"
+                )
         rows = np.array(
             [[float(getattr(c, name) or 0) for name in PARAMETERS] for c in listed],
             dtype=np.float64,

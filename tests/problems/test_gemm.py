@@ -171,3 +171,9 @@ def test_a_load_is_a_power_of_two_that_divides_every_row(
     if dtype.bits >= 8:
         assert (length + extra) * dtype.bytes % width == 0
         assert width >= dtype.bytes
+
+
+def test_4_bit_integers_are_weights_only() -> None:
+    with pytest.raises(InvalidProblemError, match="int4 x int4"):
+        Gemm(64, 64, 64, a_dtype="int4")
+    assert Gemm(64, 64, 64, a_dtype="bf16", b_dtype="int4").compute_dtype.name == "bf16"
