@@ -58,7 +58,7 @@ class Estimate:
     @cached_property
     def limiter(self) -> NDArray[np.intp]:
         """Index into ``LIMITERS`` of each row's largest limiter."""
-        return np.argmax(np.stack(list(self.by_limiter.values())), axis=0)
+        return np.asarray(np.argmax(np.stack(list(self.by_limiter.values())), axis=0))
 
     def limiter_name(self, row: int) -> str:
         """Name of the limiter of one row."""

@@ -202,7 +202,7 @@ def _tile_columns(
         "warps_per_sm": occupancy * c.num_warps,
         "registers_wanted": res.registers_wanted,
         "spill_bytes": res.spill_bytes_per_thread,
-        "wgmma": uses_asynchronous_mma(p, c, gpu) * 1.0,
+        "wgmma": uses_asynchronous_mma(p, c, gpu).astype(np.float64),
         "mma_share": work.mma_share,
     }
     if kind is not None:
