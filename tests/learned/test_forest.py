@@ -289,6 +289,9 @@ def test_a_forked_child_answers_even_if_a_thread_was_in_the_middle_of_one() -> N
         while not stop.is_set():
             forest.predict(rows)
 
+    def answer(end: Any) -> None:
+        end.send(forest.predict(rows))
+
     threads = [threading.Thread(target=keep_asking) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -296,7 +299,7 @@ def test_a_forked_child_answers_even_if_a_thread_was_in_the_middle_of_one() -> N
         fork = multiprocessing.get_context("fork")
         for _ in range(4):
             receiver, sender = fork.Pipe(duplex=False)
-            child = fork.Process(target=lambda end: end.send(forest.predict(rows)), args=(sender,))
+            child = fork.Process(target=answer, args=(sender,), daemon=True)
             child.start()
             assert receiver.poll(60), "the child hangs"
             np.testing.assert_array_equal(receiver.recv(), expected)
