@@ -21,7 +21,7 @@ from perfmodel.hardware.catalog import load_gpu
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches, gemm_launches, peak_tflops
 from perfmodel.learned.correction import Correction
-from perfmodel.learned.coverage import SHARE_COVERED
+from perfmodel.learned.coverage import SHARE_FAMILIAR
 from perfmodel.learned.ranking import rank_score
 from perfmodel.notes import coverage_notes, launch_notes
 from perfmodel.prediction import Basis, Candidate, Prediction, Ranking, Rejected
@@ -295,7 +295,7 @@ class Predictor:
             close = close[log_s[close] <= log_s[close].min() + FINALISTS]
         features = found.features[close]
         preference = np.zeros(len(log_s))
-        if model.covers(features).mean() >= SHARE_COVERED:
+        if model.familiar(found.features[legal]).mean() >= SHARE_FAMILIAR:
             preferred = model.preference(features)
             preference[:] = preferred.min()
             preference[close] = preferred

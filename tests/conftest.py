@@ -59,6 +59,9 @@ class FakeCorrection:
     def covers(self, features: np.ndarray) -> np.ndarray:
         return np.full(len(features), self.covered)
 
+    def familiar(self, features: np.ndarray) -> np.ndarray:
+        return np.full(len(features), True)
+
     def log_correction(self, features: np.ndarray) -> np.ndarray:
         return np.full(len(features), self.log_factor)
 

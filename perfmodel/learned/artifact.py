@@ -262,6 +262,7 @@ def _from_json(text: Mapping[str, Any]) -> Manifest:
         known={str(g): tuple(map(str, d)) for g, d in text["known"].items()},
         calibration=Calibration.from_dict(text["calibration"]),
         ranges={str(f): (float(lo), float(hi)) for f, (lo, hi) in text["ranges"].items()},
+        tiles=tuple(map(int, text["tiles"])),
         probes=tuple(tuple(map(float, row)) for row in text["probes"]),
         accuracy={str(g): dict(v) for g, v in text["accuracy"].items()},
         libraries=dict(text["libraries"]),

@@ -75,7 +75,7 @@ class Heads:
     known: frozenset[tuple[str, str]] = frozenset()
     """Devices and data types that the training rows have."""
     coverage: Coverage | None = None
-    """Ranges of the training rows; without them every launch counts as covered."""
+    """What the training rows cover; without it every tile counts as familiar."""
 
     def log_correction(self, features: NDArray[np.float32]) -> Floats:
         """Return log(measured / analytic), shape (N,)."""
@@ -101,7 +101,7 @@ def fit_heads(table: FeatureTable, spec: TrainSpec, progress: Progress | None = 
     rank = fit_preference(
         table, spec, progress=lambda done: tell((spec.time_trees + done * spec.rank_trees) / trees)
     )
-    return Heads(time, rank, table.kinds(), Coverage.of(table.features))
+    return Heads(time, rank, table.kinds(), Coverage.of(table))
 
 
 def near_best_weight(table: FeatureTable, floor: float) -> Floats:

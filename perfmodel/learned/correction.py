@@ -36,6 +36,9 @@ class Correction(Protocol):
     def covers(self, features: Features) -> NDArray[np.bool_]:
         """Whether each row lies within what was measured."""
 
+    def familiar(self, features: Features) -> NDArray[np.bool_]:
+        """Whether each row's tile was seen often enough to be compared with others."""
+
     def log_correction(self, features: Features) -> Floats:
         """Return log(measured / analytic)."""
 

@@ -1,4 +1,4 @@
-"""Whether launches lie within what was measured."""
+"""Whether launches, and their tiles, lie within what was measured."""
 
 from __future__ import annotations
 
@@ -7,25 +7,45 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.learned.feature_table import FeatureTable
+
 Mask = NDArray[np.bool_]
+Features = NDArray[np.float32]
+Codes = NDArray[np.int64]
 
 RANGE_STEP = 1.0
-SHARE_COVERED = 0.9
+FAMILIAR_PROBLEMS = 20
+SHARE_FAMILIAR = 0.9
+
+TILE_COLUMNS = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+_DIGIT = 32
+"""Each of the tile's columns is a small whole number: a power of two's logarithm, or stages."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The trained range of every feature, arrays (F,)."""
+    """The trained range of every feature, arrays (F,), and the codes of the tiles seen often."""
 
+    names: tuple[str, ...]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+    tiles: Codes  # ascending
 
     @classmethod
-    def of(cls, features: NDArray[np.float32]) -> Coverage:
-        """Return the ranges of rows (N, F)."""
-        return cls(features.min(axis=0).astype(float), features.max(axis=0).astype(float))
+    def of(cls, table: FeatureTable) -> Coverage:
+        """Return what the rows of ``table`` cover; a tile needs twenty problems to be familiar."""
+        codes = tile_codes(table.features, table.names)
+        pairs = np.unique(np.stack([codes, table.problem]), axis=1)
+        tile, problems = np.unique(pairs[0], return_counts=True)
+        low, high = table.features.min(axis=0), table.features.max(axis=0)
+        return cls(
+            table.names,
+            low.astype(np.float64),
+            high.astype(np.float64),
+            tile[problems >= FAMILIAR_PROBLEMS],
+        )
 
-    def covers(self, features: NDArray[np.float32]) -> Mask:
+    def covers(self, features: Features) -> Mask:
         """Whether each row lies within the range of every feature, give or take a step.
 
         Most features are binary logarithms, so a step is a factor of two. Beyond, trees are flat.
@@ -33,13 +53,29 @@ class Coverage:
         inside = (features >= self.low - RANGE_STEP) & (features <= self.high + RANGE_STEP)
         return np.asarray(inside.all(axis=1))
 
+    def familiar(self, features: Features) -> Mask:
+        """Whether each row's tile was seen in many problems."""
+        if not len(self.tiles):
+            return np.zeros(len(features), dtype=np.bool_)
+        codes = tile_codes(features, self.names)
+        at = np.minimum(np.searchsorted(self.tiles, codes), len(self.tiles) - 1)
+        return np.asarray(self.tiles[at] == codes)
 
-def mostly(covered: Mask, problem: NDArray[np.int64]) -> Mask:
-    """Whether, of each row's problem, nine configurations in ten are covered.
 
-    Trees that compare pairs say nothing of tiles unlike any they saw, and their silence would
-    count against those; so where many such tiles compete, preferences are left out for all.
+def tile_codes(features: Features, names: tuple[str, ...]) -> Codes:
+    """Return one whole number a tile, equal where block sizes, warps and stages are."""
+    code = np.zeros(len(features), dtype=np.int64)
+    for name in (name for name in TILE_COLUMNS if name in names):
+        code = code * _DIGIT + np.rint(features[:, names.index(name)]).astype(np.int64)
+    return code
+
+
+def comparable(familiar: Mask, problem: NDArray[np.int64]) -> Mask:
+    """Whether, of each row's problem, nine tiles in ten are familiar.
+
+    Trees that compare pairs favour the tiles that they saw in many problems over those that were
+    candidates in few, however good; where many such tiles compete, preferences are left out.
     """
     _, number = np.unique(problem, return_inverse=True)
-    share = np.bincount(number, weights=covered) / np.bincount(number)
-    return np.asarray(share[number] >= SHARE_COVERED)
+    share = np.bincount(number, weights=familiar) / np.bincount(number)
+    return np.asarray(share[number] >= SHARE_FAMILIAR)

@@ -34,6 +34,7 @@ class Manifest:
     known: Mapping[str, tuple[str, ...]]  # dtypes measured on each device
     calibration: Calibration
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of each feature
+    tiles: tuple[int, ...] = ()  # codes of the familiar ones, see `perfmodel.learned.coverage`
     probes: tuple[tuple[float, ...], ...] = ()  # see `perfmodel.learned.probes`
     accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -100,6 +101,10 @@ class GemmModel:
         """Whether each row lies within the trained range of every feature, give or take a step."""
         return self._coverage.covers(features)
 
+    def familiar(self, features: Features) -> NDArray[np.bool_]:
+        """Whether each row's tile was seen in many problems."""
+        return self._coverage.familiar(features)
+
     def log_correction(self, features: Features) -> Floats:
         """Return log(measured / analytic)."""
         return self.time.predict(features)
@@ -138,7 +143,9 @@ class GemmModel:
     def _coverage(self) -> Coverage:
         whole = (-np.inf, np.inf)
         ranges = [self.manifest.ranges.get(name, whole) for name in self.manifest.features]
-        return Coverage(*np.array(ranges).T)
+        low, high = np.array(ranges).T
+        tiles = np.array(self.manifest.tiles, dtype=np.int64)
+        return Coverage(self.manifest.features, low, high, tiles)
 
     @cached_property
     def _rough(self) -> Forest:

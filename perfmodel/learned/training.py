@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perfmodel.learned.booster import Heads, TrainSpec, fit_heads, fit_trees
 from perfmodel.learned.ceiling import fit_ceiling
-from perfmodel.learned.coverage import mostly
+from perfmodel.learned.coverage import Coverage, comparable
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.features import GEMM_SCHEMA
 from perfmodel.learned.forest import Forest
@@ -80,8 +80,8 @@ def predict_rows(heads: Heads, table: FeatureTable) -> HeldOut:
     log_analytic = np.log(table.analytic_s)
     preference = heads.rank.predict(table.features)
     if heads.coverage is not None:
-        covered = heads.coverage.covers(table.features)
-        preference = np.where(mostly(covered, table.problem), preference, 0.0)
+        familiar = heads.coverage.familiar(table.features)
+        preference = np.where(comparable(familiar, table.problem), preference, 0.0)
     score = rank_score(
         log_analytic, log_analytic + correction, preference, table.is_of(heads.known)
     )
@@ -113,6 +113,7 @@ def fit_gemm(
     rows = np.isfinite(held_out.log_correction)
     errors = held_out.log_error(table)
     spread, seen = calibrate(table.features[rows], errors[rows], table.problem[rows])
+    coverage = heads.coverage or Coverage.of(table)
     manifest = Manifest(
         family="gemm",
         schema=GEMM_SCHEMA,
@@ -121,7 +122,8 @@ def fit_gemm(
         sources=tuple(sources),
         known=_known(table),
         calibration=Calibration(COVERAGE, seen, unseen_over_seen * seen),
-        ranges=_ranges(table),
+        ranges=_ranges(coverage),
+        tiles=tuple(coverage.tiles.tolist()),
         probes=probe_features(),
         accuracy=_accuracy(table, held_out),
         libraries=_versions(),
@@ -167,10 +169,9 @@ def _known(table: FeatureTable) -> Mapping[str, tuple[str, ...]]:
     }
 
 
-def _ranges(table: FeatureTable) -> Mapping[str, tuple[float, float]]:
-    low, high = table.features.min(axis=0), table.features.max(axis=0)
-    bounds = zip(low.tolist(), high.tolist(), strict=True)
-    return dict(zip(table.names, bounds, strict=True))
+def _ranges(coverage: Coverage) -> Mapping[str, tuple[float, float]]:
+    pairs = zip(coverage.low.tolist(), coverage.high.tolist(), strict=True)
+    return dict(zip(coverage.names, pairs, strict=True))
 
 
 def _accuracy(table: FeatureTable, held_out: HeldOut) -> Mapping[str, Mapping[str, float]]:
