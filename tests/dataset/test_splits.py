@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,10 @@ def test_group_ids_tell_apart_and_order_by_value(a: int, b: int) -> None:
     assert (ids[0] == ids[1]) == (a == b)
 
 
+needs_sklearn = pytest.mark.skipif(
+    find_spec("sklearn") is None, reason="folds need scikit-learn, of the train extra"
+)
+
 SPLITTERS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
     "kfold": splits.kfold,
     "suites": splits.suites,
@@ -153,9 +158,10 @@ SPLITTERS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
     "fewshot": lambda labels: splits.fewshot(labels, 4),
     "leave_one_size_out": splits.leave_one_size_out,
 }
+BY_NAME = [pytest.param(n, marks=needs_sklearn if n == "kfold" else ()) for n in SPLITTERS]
 
 
-@pytest.mark.parametrize("name", SPLITTERS)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_splits_do_not_depend_on_the_order_of_rows(name: str) -> None:
     labels = label_table(many(), by_source_file=True)
     order = np.random.default_rng(0).permutation(len(labels))
@@ -170,7 +176,7 @@ def test_splits_do_not_depend_on_the_order_of_rows(name: str) -> None:
             assert np.array_equal(straight.adapt[order], other.adapt)
 
 
-@pytest.mark.parametrize("name", SPLITTERS)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_no_row_is_trained_on_and_tested(name: str) -> None:
     labels = label_table(many(), by_source_file=True)
     for split in SPLITTERS[name](labels):
@@ -181,6 +187,7 @@ def test_no_row_is_trained_on_and_tested(name: str) -> None:
             assert not (split.adapt & (split.train | split.test)).any()
 
 
+@needs_sklearn
 def test_folds_hold_whole_sizes_and_cover_all() -> None:
     labels = label_table(many())
     folds = list(splits.kfold(labels))
