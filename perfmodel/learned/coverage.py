@@ -15,7 +15,7 @@ Codes = NDArray[np.int64]
 
 RANGE_STEP = 1.0
 FAMILIAR_PROBLEMS = 20
-SHARE_FAMILIAR = 0.9
+SHARE_FAMILIAR = 0.5
 
 TILE_COLUMNS = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
 _DIGIT = 32
@@ -71,7 +71,7 @@ def tile_codes(features: Features, names: tuple[str, ...]) -> Codes:
 
 
 def comparable(familiar: Mask, problem: NDArray[np.int64]) -> Mask:
-    """Whether, of each row's problem, nine tiles in ten are familiar.
+    """Whether, of each row's problem, half of the tiles are familiar.
 
     Trees that compare pairs favour the tiles that they saw in many problems over those that were
     candidates in few, however good; where many such tiles compete, preferences are left out.
