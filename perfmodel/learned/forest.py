@@ -1,8 +1,8 @@
 """Boosted trees as flat arrays, walked by a few dozen lines of WebAssembly.
 
 Measured against xgboost's own predictor, ONNX Runtime, treelite and numpy (README, "Inference
-engine"): the fastest of them at 30 and at 1,000 rows, 30 MB installed, no scipy, no OpenMP
-threads in the caller's process, and 80 ms to import.
+engine"): the fastest of them at 30 and at 1,000 rows, 20 MB installed, no scipy, no OpenMP
+threads in the caller's process, and 30 ms to import.
 """
 
 from __future__ import annotations
