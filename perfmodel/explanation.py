@@ -247,18 +247,17 @@ def _changes(predictor: Predictor, prediction: Prediction, gpu: Gpu) -> tuple[Ch
 def _config_changes(
     predictor: Predictor, problem: Gemm, config: TileConfig, gpu: Gpu
 ) -> list[tuple[str, float]]:
-    """What other configurations gain, as the ranking sees it: it chose the best one."""
+    """What other configurations gain by their predicted times; the ranking chose the best one."""
     space = candidate_configs(problem, gpu)
     sensible = set(space.configs)
     options = [c for c in _neighbours(config) if _plain(c) in sensible]
     options.append(space.configs[predictor.decide(problem, gpu, space)])
     options = [config, *dict.fromkeys(c for c in options if c != config)]
-    ranking = predictor.rank(problem, gpu, options, with_rejected=False)
-    slowdown = {c.position: c.slowdown for c in ranking.candidates}
+    times_us = predictor.latency_us(problem, gpu, ConfigTable.of(options))
     return [
-        (_difference(config, options[at]), slowdown[0] / slowdown[at])
+        (_difference(config, options[at]), float(times_us[0] / times_us[at]))
         for at in range(1, len(options))
-        if at in slowdown
+        if np.isfinite(times_us[at])
     ]
 
 
