@@ -1,0 +1,1 @@
+"""Timing candidates: the device behind one protocol, its implementations, and trust in numbers."""
