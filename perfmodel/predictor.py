@@ -290,7 +290,7 @@ class Predictor:
         close = np.flatnonzero(legal)
         if shortlist:
             close = close[log_s[close] <= log_s[close].min() + SHORTLIST]
-        log_s[close] = analytic[close] + model.log_correction(found.features[close])
+        log_s[close] += model.remaining_correction(found.features[close])
         if shortlist:
             close = close[log_s[close] <= log_s[close].min() + FINALISTS]
         features = found.features[close]

@@ -53,6 +53,9 @@ class FakeCorrection:
     def rough_correction(self, features: np.ndarray) -> np.ndarray:
         return self.log_correction(features)
 
+    def remaining_correction(self, features: np.ndarray) -> np.ndarray:
+        return np.zeros(len(features))
+
     def knows(self, gpu_name: str, dtype_name: str) -> bool:
         return gpu_name in self.accuracy and dtype_name in ("bf16", "fp16")
 

@@ -130,6 +130,9 @@ class Ordered:
     def rough_correction(self, features: np.ndarray) -> np.ndarray:
         return self.log_correction(features)
 
+    def remaining_correction(self, features: np.ndarray) -> np.ndarray:
+        return np.zeros(len(features))
+
     def preference(self, features: np.ndarray) -> np.ndarray:
         return np.zeros(len(features))
 

@@ -38,27 +38,34 @@ CUDA_GRAPH_LAUNCH_S = 2e-6
 """Launch floors belong to the timing protocol: events around a launch, or launches in a graph."""
 
 LIMITERS = ("tensor", "fma", "sfu", "issue", "dram", "l2", "smem", "latency", "launch")
+_PER_TRIP = ("tensor", "fma", "sfu", "issue", "l2", "smem")
+_ON_CHIP = [LIMITERS.index(name) for name in (*_PER_TRIP, "latency")]
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The analytic answer, arrays (N,) in seconds.
 
-    ``by_limiter`` holds what the launch would take if only that resource were finite; their
-    largest is never more than ``seconds``.
+    ``limiter_s``, one row each of ``LIMITERS`` (L, N), holds what the launch would take if only
+    that resource were finite; their largest is never more than ``seconds``.
     """
 
     seconds: Array
-    by_limiter: dict[str, Array]
+    limiter_s: Array
     waves: Waves
     trip_seconds: Array  # one trip of the main loop at full occupancy
     exposed_s: Array  # memory latency a trip leaves uncovered
     sm_share: Array  # CTAs over the slots of the waves they start, 0 to 1
 
+    @property
+    def by_limiter(self) -> dict[str, Array]:
+        """``limiter_s`` by name."""
+        return dict(zip(LIMITERS, self.limiter_s, strict=True))
+
     @cached_property
     def limiter(self) -> NDArray[np.intp]:
         """Index into ``LIMITERS`` of each row's largest limiter."""
-        return np.asarray(np.argmax(np.stack(list(self.by_limiter.values())), axis=0))
+        return np.asarray(np.argmax(self.limiter_s, axis=0))
 
     def limiter_name(self, row: int) -> str:
         """Name of the limiter of one row."""
@@ -77,24 +84,20 @@ def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
     occupancy = np.maximum(work.resources.occupancy, 1.0)
     waves = schedule(work.ctas, gpu.sm_count, occupancy)
     parts = [_class_seconds(c, work, gpu, rates, occupancy, waves) for c in work.classes]
-    on_chip = sum((p.seconds for p in parts), np.zeros_like(work.ctas))
+    on_chip = _total([p.seconds for p in parts])
     dram = work.dram_bytes / rates.dram_bytes_per_s + _spilled_to_dram(work, gpu, rates)
     busy = soft_maximum([on_chip, dram], OVERLAP_POWER)
     # The first loads and the last stores of a launch overlap with nothing.
     ramp = np.where(work.ctas > 0, rates.memory_latency_s, 0.0)
     seconds = launch_overhead_s + ramp + busy
-    by_limiter = {
-        name: sum(p.by_limiter[name] for p in parts)
-        for name in ("tensor", "fma", "sfu", "issue", "l2", "smem")
-    }
-    by_limiter["dram"] = dram
-    by_limiter["latency"] = sum(p.by_limiter["latency"] for p in parts)
-    by_limiter["launch"] = np.full_like(dram, launch_overhead_s) + ramp
-    ordered = {name: np.asarray(by_limiter[name], dtype=np.float64) for name in LIMITERS}
+    limiter_s = np.empty((len(LIMITERS), *np.shape(dram)))
+    limiter_s[_ON_CHIP] = _total([p.alone for p in parts])
+    limiter_s[LIMITERS.index("dram")] = dram
+    limiter_s[LIMITERS.index("launch")] = launch_overhead_s + ramp
     started = np.maximum(waves.count * gpu.sm_count * occupancy, 1.0)
     return Estimate(
         seconds=seconds,
-        by_limiter=ordered,
+        limiter_s=limiter_s,
         waves=waves,
         trip_seconds=parts[0].trip,
         exposed_s=parts[0].exposed,
@@ -105,7 +108,7 @@ def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
 @dataclass(frozen=True)
 class _ClassTime:
     seconds: Array
-    by_limiter: dict[str, Array]
+    alone: Array  # as Estimate.limiter_s, for what is on chip
     trip: Array
     exposed: Array
 
@@ -113,41 +116,47 @@ class _ClassTime:
 def _class_seconds(
     cta: CtaClass, work: Work, gpu: Gpu, rates: DeviceRates, occupancy: Array, waves: Waves
 ) -> _ClassTime:
-    per_trip = {
-        "tensor": cta.tensor_flops / rates.tensor_flops_per_s_per_sm,
-        "fma": cta.fma_flops / rates.fma_flops_per_s_per_sm,
-        "sfu": cta.sfu_ops / rates.sfu_ops_per_s_per_sm,
-        "issue": cta.instructions / rates.instructions_per_s_per_sm,
-        "l2": cta.load_bytes / rates.l2_bytes_per_s_per_sm,
-        "smem": np.maximum(
-            cta.smem_bytes / rates.smem_bytes_per_s_per_sm,
-            cta.load_requests / rates.load_requests_per_s_per_sm,
-        ),
-    }
-    busiest = soft_maximum(list(per_trip.values()), OVERLAP_POWER)
-    compute = np.maximum(per_trip["tensor"], per_trip["fma"]) + per_trip["sfu"]
+    per_trip = np.empty((len(_PER_TRIP), *np.shape(occupancy)))
+    tensor, fma, sfu, issue, l2, smem = per_trip
+    tensor[...] = cta.tensor_flops / rates.tensor_flops_per_s_per_sm
+    fma[...] = cta.fma_flops / rates.fma_flops_per_s_per_sm
+    sfu[...] = cta.sfu_ops / rates.sfu_ops_per_s_per_sm
+    issue[...] = cta.instructions / rates.instructions_per_s_per_sm
+    l2[...] = cta.load_bytes / rates.l2_bytes_per_s_per_sm
+    smem[...] = np.maximum(
+        cta.smem_bytes / rates.smem_bytes_per_s_per_sm,
+        cta.load_requests / rates.load_requests_per_s_per_sm,
+    )
+    busiest = _soft_maximum(per_trip, OVERLAP_POWER)
+    compute = np.maximum(tensor, fma) + sfu
     spill = _spill_seconds(cta, work, gpu, rates, occupancy)
     epilogue = cta.epilogue_bytes / rates.l2_bytes_per_s_per_sm
     # Four schedulers share an SM's matrix units: a CTA of two warps reaches half of them alone.
     compute = compute / np.minimum(work.resources.threads / gpu.warp_size / SCHEDULERS_PER_SM, 1.0)
     full_trip = occupancy * (busiest + spill)
-    exposed = exposed_latency_s(work.stages, per_trip["l2"], compute, rates, gpu)
-    tail = np.maximum(waves.tail_occupancy, 1.0)
-    full = loop_seconds(cta.iterations, full_trip, exposed, rates.memory_latency_s)
-    last = loop_seconds(cta.iterations, tail * (busiest + spill), exposed, rates.memory_latency_s)
+    exposed = exposed_latency_s(work.stages, l2, compute, rates, gpu)
     has_tail = waves.tail_ctas > 0
+    tail = np.where(has_tail, np.maximum(waves.tail_occupancy, 1.0), 0.0)
+    # A full wave's loop, the last wave's, and one that does nothing but wait.
+    work_s = np.stack([full_trip, tail * (busiest + spill), np.zeros_like(exposed)])
+    full, last, waiting = loop_seconds(cta.iterations, work_s, exposed, rates.memory_latency_s)
     seconds = waves.full * (full + occupancy * epilogue) + np.where(
         has_tail, last + tail * epilogue, 0.0
     )
     # What the resource alone costs: the busiest SM's rounds of CTAs, one at a time.
-    rounds = waves.full * occupancy + np.where(has_tail, waves.tail_occupancy, 0.0)
+    rounds = waves.full * occupancy + tail
     trips = rounds * cta.iterations
-    alone = {name: trips * value for name, value in per_trip.items()}
-    alone["l2"] = alone["l2"] + rounds * epilogue + trips * spill
+    alone = np.empty((len(_ON_CHIP), *np.shape(exposed)))
+    alone[:-1] = trips * per_trip
+    alone[_PER_TRIP.index("l2")] += rounds * epilogue + trips * spill
     # Latency alone: every wave fills its pipeline and then waits between trips.
-    waiting = loop_seconds(cta.iterations, np.zeros_like(exposed), exposed, rates.memory_latency_s)
-    alone["latency"] = waves.count * waiting
-    return _ClassTime(seconds=seconds, by_limiter=alone, trip=full_trip, exposed=exposed)
+    alone[-1] = waves.count * waiting
+    return _ClassTime(seconds=seconds, alone=alone, trip=full_trip, exposed=exposed)
+
+
+def _total(parts: Sequence[Array]) -> Array:
+    """Add up what the classes of CTAs take; most launches have one class."""
+    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
 def soft_maximum(values: Sequence[Array], power: float) -> Array:
@@ -159,6 +168,10 @@ def soft_maximum(values: Sequence[Array], power: float) -> Array:
     stacked = np.empty((len(values), *shape))
     for row, value in zip(stacked, values, strict=True):
         row[...] = value
+    return _soft_maximum(stacked, power)
+
+
+def _soft_maximum(stacked: Array, power: float) -> Array:
     largest = stacked.max(axis=0)
     scaled = stacked / np.maximum(largest, TINY_S)
     return np.asarray(largest * (scaled**power).sum(axis=0) ** (1.0 / power))

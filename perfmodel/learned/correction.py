@@ -45,6 +45,9 @@ class Correction(Protocol):
     def rough_correction(self, features: Features) -> Floats:
         """Return `log_correction` as far as it can be had cheaply, to drop the hopeless by."""
 
+    def remaining_correction(self, features: Features) -> Floats:
+        """Return what is left of `log_correction` beyond `rough_correction`."""
+
     def preference(self, features: Features) -> Floats:
         """Return how much each configuration is preferred, for `perfmodel.learned.ranking`."""
 

@@ -100,12 +100,14 @@ def gemm_columns(
     roofline = np.maximum(
         work.flops / (peak * 1e12), work.compulsory_bytes / (gpu.dram_bandwidth_gb_per_s * 1e9)
     )
+    shares = estimate.limiter_s / seconds
+    launch_s = estimate.limiter_s[LIMITERS.index("launch")]
     columns: dict[str, Column] = {
-        f"{name}_share": estimate.by_limiter[name] / seconds for name in LIMITERS
+        f"{name}_share": share for name, share in zip(LIMITERS, shares, strict=True)
     }
     columns |= {
         # scale
-        "seconds_over_launch": seconds / np.maximum(estimate.by_limiter["launch"], TINY),
+        "seconds_over_launch": seconds / np.maximum(launch_s, TINY),
         "roofline_share": roofline / seconds,
         "trip_over_exposed": estimate.trip_seconds / estimate.exposed_s,
         "intensity_over_balance": work.flops / np.maximum(work.compulsory_bytes, 1.0) / balance,

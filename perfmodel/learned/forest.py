@@ -328,7 +328,7 @@ class _Machine:
         self._rows[:, forest.features] = np.inf  # what a leaf compares, to stay where it is
         self._sums = buffer[at[4] : at[4] + 4 * ROWS_MAX].view(np.float32)
         arguments = buffer[: 4 * len(ARGUMENTS)].view(np.uint32)
-        arguments[:] = (at[3], 0, self._stride, at[1], at[2], len(roots), at[4])
+        arguments[:] = (at[3], 0, self._stride, at[1], at[2], len(forest.roots), at[4])
         self._count = arguments[ARGUMENTS.index("count") :]
 
     def close(self) -> None:
@@ -360,7 +360,9 @@ def _pack(
     nodes = np.zeros(n + head, dtype=NODE)
     nodes["value"][head:] = forest.threshold
     nodes["packed"][head:] = (left.astype(np.uint32) * 8) << np.uint32(10) | column * np.uint32(4)
-    return nodes, (forest.roots.astype(np.uint32) + np.uint32(head)) * 8, _depths(forest)
+    # Two more: the walker looks one tree ahead, from its root to the next one's.
+    roots = np.append(forest.roots.astype(np.uint32), np.full(2, n, dtype=np.uint32))
+    return nodes, (roots + np.uint32(head)) * 8, _depths(forest)
 
 
 def _depths(forest: Forest) -> NDArray[np.uint32]:

@@ -107,11 +107,15 @@ class GemmModel:
 
     def log_correction(self, features: Features) -> Floats:
         """Return log(measured / analytic)."""
-        return self.time.predict(features)
+        return self.rough_correction(features) + self.remaining_correction(features)
 
     def rough_correction(self, features: Features) -> Floats:
         """Return what the first trees make of `log_correction`, at a fraction of its cost."""
         return self._rough.predict(features)
+
+    def remaining_correction(self, features: Features) -> Floats:
+        """Return what the other trees add to `rough_correction`."""
+        return np.zeros(len(features)) if self._rest is None else self._rest.predict(features)
 
     def preference(self, features: Features) -> Floats:
         """Return how much the pairwise trees prefer each configuration of a problem; no unit.
@@ -150,6 +154,10 @@ class GemmModel:
     @cached_property
     def _rough(self) -> Forest:
         return self.time.first(ROUGH_TREES)
+
+    @cached_property
+    def _rest(self) -> Forest | None:
+        return self.time.beyond(self._rough) if len(self.time.roots) > ROUGH_TREES else None
 
     @cached_property
     def _adapted(self) -> Mapping[str, GemmModel]:

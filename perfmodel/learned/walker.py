@@ -3,12 +3,16 @@
 A node is 8 bytes: a float32 threshold, then 32 bits that hold the left child's address (upper 22)
 and the byte offset of the feature within a row (lower 10). A step loads both, compares, and adds
 8 for the right child; it has no branch. Leaves point at themselves, so that every row takes as
-many steps as its tree is deep. A dozen rows hide each other's load latency.
+many steps as its tree is deep. A dozen rows hide each other's load latency; and while they walk
+one tree, every line of the next is asked for, since where a walk goes next no cache can foresee.
 """
 
 from __future__ import annotations
 
 ROWS_TOGETHER = 12
+
+LINE_BYTES = 64
+"""What a cache fetches at once."""
 
 ARGUMENTS = ("rows", "count", "stride", "roots", "depths", "trees", "sums")
 """Addresses and sizes, 32 bits each, that the walk reads from the start of memory: handing them
@@ -22,6 +26,7 @@ _HEAD = """
   (local $roots i32) (local $depths i32) (local $trees i32) (local $sums i32)
   (local $tree i32) (local $row i32) (local $at i32) (local $sum i32)
   (local $root i32) (local $depth i32) (local $left i32)
+  (local $ahead i32) (local $ahead_end i32) (local $seen i32)
 """
 
 _STEP = """
@@ -62,6 +67,15 @@ def module_text() -> str:
      (i32.add (local.get $roots) (i32.shl (local.get $tree) (i32.const 2)))))
    (local.set $depth (i32.load
      (i32.add (local.get $depths) (i32.shl (local.get $tree) (i32.const 2)))))
+   (local.set $ahead (i32.load offset=4
+     (i32.add (local.get $roots) (i32.shl (local.get $tree) (i32.const 2)))))
+   (local.set $ahead_end (i32.load offset=8
+     (i32.add (local.get $roots) (i32.shl (local.get $tree) (i32.const 2)))))
+   (block $asked (loop $ask
+     (br_if $asked (i32.ge_u (local.get $ahead) (local.get $ahead_end)))
+     (local.set $seen (i32.xor (local.get $seen) (i32.load (local.get $ahead))))
+     (local.set $ahead (i32.add (local.get $ahead) (i32.const {LINE_BYTES})))
+     (br $ask)))
    (local.set $row (i32.const 0))
    (local.set $at (local.get $rows))
    (local.set $sum (local.get $sums))

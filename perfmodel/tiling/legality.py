@@ -97,10 +97,7 @@ def legal_mask(
     ``resources`` may be given where they are at hand already.
     """
     case = _case(problems, configs, gpu, resources)
-    legal = np.ones(len(configs), dtype=np.bool_)
-    for rule in _RULES:
-        legal &= np.asarray(rule.needed(case)) <= np.asarray(rule.available(case))
-    return legal
+    return _tile_mask(case) & _holds(_GRID_RULE, case)
 
 
 def check(
@@ -223,6 +220,26 @@ def _case(
     return _Case(table, configs, gpu, resources or gemm_resources(table, configs, gpu))
 
 
+def _tile_mask(case: _Case) -> Mask:
+    """Which configurations break no limit of the tile's own, remembered by kind of problem."""
+    kind, memo = case.problems.kind, case.configs.memo
+    key = ("legal", kind, id(case.gpu))
+    known = memo.get(key) if kind is not None else None
+    if known is not None and known[0] is case.gpu:
+        found: Mask = known[1]
+        return found
+    legal = np.ones(len(case.configs), dtype=np.bool_)
+    for rule in _TILE_RULES:
+        legal &= _holds(rule, case)
+    if kind is not None:
+        memo[key] = (case.gpu, legal)
+    return legal
+
+
+def _holds(rule: _Rule, case: _Case) -> Mask:
+    return np.asarray(rule.needed(case)) <= np.asarray(rule.available(case))
+
+
 def _differences(config: TileConfig, near: TileConfig) -> str:
     """Only what has to change, as it would be typed."""
     before, after = config.to_dict(), near.to_dict()
@@ -274,7 +291,14 @@ def _sure_smem_bytes(case: _Case) -> Array:
     return np.asarray(loop - spared, dtype=np.float64)
 
 
-_RULES: tuple[_Rule, ...] = (
+_GRID_RULE = _Rule(
+    "blocks of the grid",
+    "raise block_m or block_n, or lower split_k",
+    _grid,
+    lambda case: float(case.gpu.grid_x_max),
+)
+
+_TILE_RULES: tuple[_Rule, ...] = (
     *(_power_of_two_rule(name) for name in _POWERS_OF_TWO),
     _Rule(
         "threads per block",
@@ -313,12 +337,6 @@ _RULES: tuple[_Rule, ...] = (
         lambda case: case.configs.block_k,
     ),
     _Rule(
-        "blocks of the grid",
-        "raise block_m or block_n, or lower split_k",
-        _grid,
-        lambda case: float(case.gpu.grid_x_max),
-    ),
-    _Rule(
         "CTAs per cluster (num_ctas)",
         "set num_ctas to 1, or lower it",
         lambda case: case.configs.num_ctas,
@@ -331,3 +349,5 @@ _RULES: tuple[_Rule, ...] = (
         lambda case: case.configs.maxnreg,
     ),
 )
+
+_RULES = (*_TILE_RULES, _GRID_RULE)
