@@ -74,12 +74,36 @@ class ModelFileError(DataError):
     """A model file cannot be loaded."""
 
 
+class UnknownNameError(UsageError, ValueError):
+    """A decorator, pin or shape names an argument or parameter that the kernel does not have."""
+
+
+class UnknownOptionError(UsageError, TypeError):
+    """A decorator or Config was given an option that belongs elsewhere, or nowhere."""
+
+
+class UnknownShapeError(UsageError):
+    """A shape to tune ahead of time lacks a value, or has one that the kernel does not take."""
+
+
 class NotInstalledError(UsageError):
     """An optional part of the installation is needed for this step."""
 
 
 class RunFailedError(PerfmodelError):
     """The request was sound, but carrying it out failed."""
+
+
+class NoUsableConfigError(RunFailedError, RuntimeError):
+    """Every configuration of a kernel is illegal or failed; the message gives each one's reason."""
+
+
+class DeviceLostError(RunFailedError):
+    """A device can time nothing more in this process."""
+
+
+class TuningWarning(UserWarning):
+    """A kernel was tuned, or could not be, in a way that its user did not ask for."""
 
 
 class ModelUnavailableWarning(UserWarning):

@@ -46,13 +46,15 @@ class Timing:
     """What came of timing one trial; a failure is data.
 
     ``samples_us`` holds what was measured, empty unless it ran. ``protocol`` names how, with its
-    version (``events-1``): times of different protocols are never compared.
+    version (``events-1``): times of different protocols are never compared. ``traceback`` is the
+    text of one, where the configuration raised: no exception is kept, since it holds arguments.
     """
 
     outcome: Outcome
     protocol: str
     samples_us: tuple[float, ...] = ()
     reason: str | None = None
+    traceback: str | None = None
 
     @property
     def median_us(self) -> float | None:
@@ -77,4 +79,8 @@ class Device(Protocol):
         """How it times, with a version."""
 
     def time(self, trial: Trial, *, samples: int, limit_s: float) -> Timing:
-        """Return at most ``samples`` times of ``trial``, giving up after ``limit_s`` seconds."""
+        """Return at most ``samples`` times of ``trial``, giving up after ``limit_s`` seconds.
+
+        Raises:
+            DeviceLostError: nothing more can be timed here, whatever the configuration.
+        """

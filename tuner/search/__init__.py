@@ -1,0 +1,1 @@
+"""Which of some configurations is fastest, timing as few of them as asked."""
