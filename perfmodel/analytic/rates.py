@@ -57,7 +57,15 @@ def device_rates(gpu: Gpu, work: Work) -> DeviceRates:
     Raises:
         UnsupportedDtypeError: the device has no arithmetic for the compute type.
     """
-    dtype = work.compute_dtype
+    return rates_for(gpu, work.compute_dtype, work.mma_share)
+
+
+def rates_for(gpu: Gpu, dtype: str, mma_share: Array) -> DeviceRates:
+    """Return the rates of ``gpu`` for products of ``dtype`` at ``mma_share`` of the matrix peak.
+
+    Raises:
+        UnsupportedDtypeError: the device has no arithmetic for the compute type.
+    """
     clock_hz = gpu.boost_clock_mhz * 1e6
     plain = gpu.plain_tflops.get(dtype, 0.0)
     tensor = gpu.tensor_tflops.get(dtype, 0.0)
@@ -68,7 +76,7 @@ def device_rates(gpu: Gpu, work: Work) -> DeviceRates:
     l2 = gpu.l2_bandwidth_gb_per_s
     l2_per_sm = L2_BYTES_PER_CLOCK_PER_SM * clock_hz if l2 is None else l2 * 1e9 / gpu.sm_count
     return DeviceRates(
-        tensor_flops_per_s_per_sm=max(tensor, 1e-30) * per_sm * work.mma_share,
+        tensor_flops_per_s_per_sm=max(tensor, 1e-30) * per_sm * mma_share,
         fma_flops_per_s_per_sm=max(plain, 1e-30) * per_sm,
         sfu_ops_per_s_per_sm=(gpu.sfu_ops_per_clock_per_sm or 16.0) * clock_hz,
         l2_bytes_per_s_per_sm=l2_per_sm,

@@ -19,12 +19,11 @@ from perfmodel.problems.dtypes import (
     DType,
     parse_dtype,
 )
+from perfmodel.problems.library import LibraryKernel, as_library_kernel
+from perfmodel.problems.sizes import whole_size
 
 Layout = Literal["row", "col"]
 """``row``: the last index is contiguous in memory; ``col``: the first one is."""
-
-SIZE_MAX = 2**40
-"""No single dimension of a real problem comes near this; larger values are slips of the pen."""
 
 VECTOR_BYTES_MAX = 16
 """The widest load one thread can issue."""
@@ -42,6 +41,7 @@ class Gemm:
             16-bit operand type (bf16 for fp8).
         a_layout, b_layout: which index of A[m, k] and B[k, n] is contiguous.
         lda, ldb: leading strides in elements; by default the operands are packed.
+        backend: the library kernel that computes it, its tile unknown; by default Triton's.
 
     Raises:
         InvalidProblemError: a size or stride is negative, fractional, absurd or too small.
@@ -58,6 +58,7 @@ class Gemm:
     b_layout: Layout = "row"
     lda: int | None = None
     ldb: int | None = None
+    backend: LibraryKernel | None = None
     family: str = field(default="gemm", init=False, repr=False)
 
     if TYPE_CHECKING:  # the types are also taken by name
@@ -75,17 +76,19 @@ class Gemm:
             b_layout: Layout = "row",
             lda: int | None = None,
             ldb: int | None = None,
+            backend: LibraryKernel | str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
-            object.__setattr__(self, name, _size(name, getattr(self, name)))
+            object.__setattr__(self, name, whole_size(name, getattr(self, name)))
         a_dtype = parse_dtype(self.a_dtype)
         b_dtype = a_dtype if self.b_dtype is None else parse_dtype(self.b_dtype)
         out = _default_out(a_dtype, b_dtype) if self.out_dtype is None else self.out_dtype
         object.__setattr__(self, "a_dtype", a_dtype)
         object.__setattr__(self, "b_dtype", b_dtype)
         object.__setattr__(self, "out_dtype", parse_dtype(out))
+        object.__setattr__(self, "backend", as_library_kernel(self.backend))
         _check_pair(a_dtype, b_dtype)
         for name in ("a_layout", "b_layout"):
             if getattr(self, name) not in get_args(Layout):
@@ -138,13 +141,14 @@ class Gemm:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, dtypes by short names; ``Gemm(**d)`` gives the problem back."""
-        return {
+        values = {
             "m": self.m, "n": self.n, "k": self.k, "batch": self.batch,
             "a_dtype": str(self.a_dtype), "b_dtype": str(self.b_dtype),
             "out_dtype": str(self.out_dtype),
             "a_layout": self.a_layout, "b_layout": self.b_layout,
             "lda": self.lda, "ldb": self.ldb,
         }  # fmt: skip
+        return values if self.backend is None else values | {"backend": str(self.backend)}
 
 
 def vector_bytes(leading_stride: int, contiguous: int, dtype: DType) -> int:
@@ -181,29 +185,13 @@ def _check_pair(a: DType, b: DType) -> None:
         )
 
 
-def _size(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not _is_whole(value):
-        raise InvalidProblemError(f"{name} is {value!r}; use a whole number of at least 0")
-    whole = int(value)
-    if whole < 0 or whole > SIZE_MAX:
-        raise InvalidProblemError(f"{name} is {value!r}; allowed are whole numbers from 0 to 2**40")
-    return whole
-
-
 def _stride(name: str, value: Any, packed: int) -> int:
     if value is None:
         return packed
-    stride = _size(name, value)
+    stride = whole_size(name, value)
     if stride < packed:
         raise InvalidProblemError(
             f"{name} is {stride}, less than the {packed} elements of a packed row; "
             f"use at least {packed}, or leave it out for a packed operand"
         )
     return stride
-
-
-def _is_whole(value: Any) -> bool:
-    try:
-        return bool(int(value) == value)
-    except (TypeError, ValueError, OverflowError):
-        return False

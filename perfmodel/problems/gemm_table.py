@@ -62,6 +62,14 @@ class GemmTable:
             a_pitch_bytes=nan, b_pitch_bytes=nan,
         )  # fmt: skip
 
+    def rows(self, rows: slice) -> GemmTable:
+        """Return some of the rows; scalars stay what they are."""
+        numbers = {
+            name: value[rows] if np.ndim(value := getattr(self, name)) else value
+            for name in NUMBER_FIELDS
+        }
+        return replace(self, **numbers)
+
     @classmethod
     def of(cls, problem: Gemm) -> GemmTable:
         """Describe one problem."""

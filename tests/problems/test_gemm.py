@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from perfmodel.errors import InvalidProblemError, UnknownDtypeError
 from perfmodel.problems import Gemm, parse_dtype
-from perfmodel.problems.gemm import SIZE_MAX, vector_bytes
+from perfmodel.problems.gemm import vector_bytes
+from perfmodel.problems.sizes import SIZE_MAX
 
 quick = settings(max_examples=80, deadline=None)
 size = st.integers(0, 2**20)
