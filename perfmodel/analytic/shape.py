@@ -171,9 +171,7 @@ def work_estimate(
     }
     by_limiter["launch"] = launch + extra
     sms = float(gpu.sm_count)
-    tensor_rate = (
-        rates.tensor_flops_per_s_per_sm if _on_tensor(work, gpu) else _plain(rates)
-    ) * sms
+    product_rate = _product_rate(work, gpu, rates)
     ctas = pick([t.ctas for t in work.tilings])
     computed = pick([t.ctas * t.mean_flops for t in work.tilings])
     padding = computed / np.maximum(work.flops, 1.0)
@@ -194,9 +192,7 @@ def work_estimate(
         ctas=ctas,
         waves=ctas / sms,
         sm_share=pick([t.sm_share for t in times]),
-        padding=np.where(
-            work.flops > 0, np.maximum(computed / np.maximum(work.flops, 1.0), 1.0), 1.0
-        ),
+        padding=np.where(work.flops > 0, np.maximum(padding, 1.0), 1.0),
         longest_share=pick([t.longest_share for t in work.tilings]),
         tiling=best,
         one_tile_s=launch + totals[0],
