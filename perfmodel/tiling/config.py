@@ -120,6 +120,13 @@ class TileConfig:
 PARAMETERS: tuple[str, ...] = tuple(f.name for f in fields(TileConfig) if f.name != "extras")
 
 
+def parameter_of(name: str) -> str | None:
+    """Return the tile parameter that ``name`` is a common spelling of, ``None`` for no parameter."""
+    key = name.strip().lower()
+    key = _ALIASES.get(key, key)
+    return key if key in PARAMETERS else None
+
+
 @dataclass(frozen=True)
 class ConfigTable:
     """Many configurations: an array a parameter, each of length ``n`` (float64, in elements).
