@@ -12,6 +12,10 @@ MEDIAN_OVER_MEAN = 1.2533
 DEVIATION_OVER_MAD = 1.4826
 """Standard deviation over median absolute deviation, for normal noise."""
 
+FEW = 3.0
+"""A deviation from few degrees of freedom is often far too small: by how much it is raised, over
+their number. With it, Student's quantile at 2 degrees is about the normal one."""
+
 REPEATS_MIN = 3
 """Fewer samples of one configuration say nothing of their spread."""
 
@@ -55,10 +59,9 @@ def paired_levels(rounds: Sequence[Mapping[int, float]]) -> tuple[dict[int, floa
         for finalist, t in times.items():
             relative.setdefault(finalist, []).append(math.log(t) - mean)
     levels = {finalist: statistics.median(values) for finalist, values in relative.items()}
-    residuals = [
-        abs(value - levels[finalist]) for finalist, values in relative.items() for value in values
+    squares = [
+        (value - levels[finalist]) ** 2 for finalist, values in relative.items() for value in values
     ]
     # Each round's mean and each finalist's level took a degree of freedom.
     free = max((len(rounds) - 1) * (len(levels) - 1), 1)
-    spread = DEVIATION_OVER_MAD * statistics.median(residuals)
-    return levels, spread * math.sqrt(len(residuals) / free)
+    return levels, math.sqrt(sum(squares) / free) * (1.0 + FEW / free)

@@ -180,25 +180,32 @@ class _Search:
         """Time what is near the best in turns, until the finalists are told apart."""
         finalists = self._finalists()
         while len(finalists) > 1 and len(self.rounds) < self.tunables.rounds_max:
-            backward = len(self.rounds) % 2 == 1
-            times: dict[int, float] = {}
-            for i in reversed(finalists) if backward else finalists:
-                if self._out_of_time():
-                    break
-                before = len(self.states[i].samples_us)
-                if self._measure(i, self.tunables.final_samples):
-                    times[i] = statistics.median(self.states[i].samples_us[before:])
-                self._report(i)
-            gone = [i for i in finalists if self.states[i].outcome is not Outcome.OK]
-            if gone:  # the rounds so far compare those that are left
-                finalists = [i for i in finalists if i not in gone]
-                self.rounds = [{i: t for i, t in r.items() if i not in gone} for r in self.rounds]
-                times = {i: t for i, t in times.items() if i not in gone}
-            if len(times) < len(finalists):
+            there = self._time_all(finalists)
+            back = self._time_all(finalists[::-1]) if len(there) == len(finalists) else {}
+            gone = {i for i in finalists if self.states[i].outcome is not Outcome.OK}
+            if not gone and len(back) < len(finalists):
+                break  # time ran out within the round
+            finalists = [i for i in finalists if i not in gone]
+            # The rounds so far compare those that are left.
+            self.rounds = [{i: r[i] for i in finalists} for r in self.rounds]
+            if not gone:
+                self.rounds.append({i: math.sqrt(there[i] * back[i]) for i in finalists})
+            if len(self.rounds) >= self.tunables.rounds_min and self._is_decided():
                 break
-            self.rounds.append(times)
-            if backward and len(self.rounds) >= self.tunables.rounds_min and self._is_decided():
+        if len(finalists) < 2:
+            self.rounds = []
+
+    def _time_all(self, finalists: Sequence[int]) -> dict[int, float]:
+        """Return a time of each, fewer where one fails or time runs out."""
+        times: dict[int, float] = {}
+        for i in finalists:
+            if self._out_of_time():
                 break
+            before = len(self.states[i].samples_us)
+            if self._measure(i, self.tunables.final_samples):
+                times[i] = statistics.median(self.states[i].samples_us[before:])
+            self._report(i)
+        return times
 
     def lose(self, reason: str) -> None:
         """End the search: what was not reached never will be."""

@@ -36,14 +36,14 @@ class Tunables:
     """Timed again: so many of the fastest, so many of the first in order, and the baseline."""
 
     final_samples: int = 3
-    """Of each finalist in one round."""
+    """Of each finalist, each way of a round."""
 
-    rounds_min: int = 4
+    rounds_min: int = 3
     """Of the finals: two agree by chance too often."""
 
-    rounds_max: int = 16
-    """Each goes through all finalists, forward and back in turn: a clock that drifts slows every
-    finalist alike."""
+    rounds_max: int = 8
+    """Each goes through all finalists there and back, so that a clock that drifts slows every one
+    alike."""
 
     noise_floor: float = 0.005
     """Repeats of one measurement differ by about so much (0.4 to 0.5 % in public tables)."""
@@ -56,7 +56,7 @@ class Tunables:
     is expected to fall beyond, though the deviation is itself estimated from few samples."""
 
 
-ONE_CALL = Tunables(samples=0, final_samples=1, rounds_max=8)
+ONE_CALL = Tunables(samples=0, final_samples=1, rounds_max=4)
 """Where each call is a whole benchmark with warm-up, such as ``do_bench``."""
 
 

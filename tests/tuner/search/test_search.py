@@ -142,10 +142,10 @@ def test_the_users_own_error_propagates() -> None:
 
 
 def test_stored_measurements_are_used_instead_of_timing_and_are_never_counted() -> None:
-    device = FakeDevice(times([10, 20, 30]))
+    device = FakeDevice(times([10, 14, 13]))
     stored = {
         "c0": Timing(Outcome.OK, device.protocol, (10.0,)),
-        "c1": Timing(Outcome.OK, device.protocol, (20.0,)),
+        "c1": Timing(Outcome.OK, device.protocol, (14.0,)),
     }
     result = search(device, trials(3), stored=stored, tunables=ONE_CALL)
     assert [config for config, _ in device.calls] == ["c2"]
