@@ -180,10 +180,28 @@ class Predictor:
         Raises:
             IllegalConfigError, InvalidConfigError: as in `rank`.
         """
+        return int(self.scores(problem, gpu, configs, shortlist=True).argmin())
+
+    def scores(
+        self,
+        problem: Gemm,
+        gpu: Gpu | str | Path,
+        configs: ConfigTable,
+        *,
+        shortlist: bool = False,
+    ) -> Array:
+        """Return what configurations are ordered by, shape (n,): the least is the best.
+
+        ``inf`` marks what cannot run. With ``shortlist`` only those that may be the best are told
+        apart precisely, at a fraction of the cost.
+
+        Raises:
+            IllegalConfigError, InvalidConfigError: as in `rank`.
+        """
         found = self.launches(GemmTable.of(problem), configs, as_gpu(gpu))
         if self.measured is None:
-            return int(self._scores(problem, configs, found, shortlist=True)[0].argmin())
-        return int(self._ordered_log_seconds(problem, configs, found)[0].argmin())
+            return self._scores(problem, configs, found, shortlist=shortlist)[0]
+        return self._ordered_log_seconds(problem, configs, found)[0]
 
     def latency_us(
         self,
