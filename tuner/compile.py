@@ -18,12 +18,14 @@ from perfmodel.errors import NotInstalledError, UsageError
 from perfmodel.problems.dtypes import DType
 from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import TileConfig
-from tuner.kernels.gemm import launch_of, matmul_kernel
+from tuner.kernels.gemm import launch_of
 from tuner.kernels.language import INSTALLED
+from tuner.kernels.launch import Launch
 
 POINTER_TYPES: Mapping[str, str] = {
     "fp64": "*fp64", "fp32": "*fp32", "tf32": "*fp32", "fp16": "*fp16", "bf16": "*bf16",
     "fp8_e4m3": "*fp8e4nv", "fp8_e5m2": "*fp8e5", "int8": "*i8", "int32": "*i32",
+    "uint8": "*u8", "int4": "*u8",
 }  # fmt: skip
 """Triton's name of a pointer to each data type."""
 
@@ -77,11 +79,12 @@ def specialize(
     pointers: Mapping[str, DType],
     integers: Mapping[str, int],
     constexprs: Mapping[str, Any],
+    floats: Mapping[str, float] | None = None,
 ) -> Specialization:
     """Return the specialisation that Triton's launcher would make for these arguments.
 
     Pointers count as aligned to 16 bytes; an integer divisible by 16 is marked so; the integer 1
-    becomes a constant; others are 32-bit where they fit.
+    becomes a constant; others are 32-bit where they fit. ``floats`` are passed as fp32.
     """
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
@@ -93,6 +96,8 @@ def specialize(
         elif name in constexprs:
             signature[name] = "constexpr"
             constants[name] = constexprs[name]
+        elif floats is not None and name in floats:
+            signature[name] = "fp32"
         elif integers[name] == 1:
             signature[name] = "constexpr"
             constants[name] = 1
@@ -155,11 +160,15 @@ def compile_kernel(
 
 def compile_gemm(problem: Gemm, config: TileConfig, target: str) -> CompiledKernel:
     """Compile the reference matrix product for ``problem`` and ``config``; see `compile_kernel`."""
-    launch = launch_of(problem, config)
+    return compile_launch(launch_of(problem, config), target)
+
+
+def compile_launch(launch: Launch, target: str) -> CompiledKernel:
+    """Compile one launch of a reference kernel; see `compile_kernel`."""
     specialization = specialize(
-        matmul_kernel.arg_names, launch.pointers, launch.integers, launch.constexprs
+        launch.kernel.arg_names, launch.pointers, launch.integers, launch.constexprs, launch.floats
     )
-    return compile_kernel(matmul_kernel, specialization, target, launch.options)
+    return compile_kernel(launch.kernel, specialization, target, launch.options)
 
 
 def resource_usage(cubin: bytes) -> tuple[int, int]:

@@ -46,7 +46,7 @@ def product(problem, config):
     b = operand(problem.k, problem.n, problem.b_layout, problem.ldb, str(problem.b_dtype))
     c = torch.full((problem.m, problem.n), 99, dtype=TORCH[str(problem.out_dtype)])
     launch = launch_of(problem, config)
-    matmul_kernel[(launch.grid,)](
+    matmul_kernel[launch.grid](
         a, b, c, *launch.integers.values(), **launch.constexprs, **launch.options)
     # Small whole numbers: every type holds the sums exactly.
     want = (a.double() @ b.double()).to(c.dtype)
@@ -94,5 +94,5 @@ def test_offsets_are_64_bit_only_where_an_operand_is_too_large_for_32() -> None:
 
 @pytest.mark.skipif(not INSTALLED, reason="Triton is not installed")
 def test_an_empty_result_launches_nothing() -> None:
-    assert launch_of(Gemm(0, 64, 64), TileConfig()).grid == 0
-    assert launch_of(Gemm(64, 64, 0), TileConfig()).grid == 1  # zeros are still written
+    assert launch_of(Gemm(0, 64, 64), TileConfig()).grid == (0,)
+    assert launch_of(Gemm(64, 64, 0), TileConfig()).grid == (1,)  # zeros are still written

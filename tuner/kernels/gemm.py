@@ -6,14 +6,13 @@
 # ruff: noqa: N803 - as said above
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.problems.dtypes import INT8, TF32, DType, parse_dtype
+from perfmodel.problems.dtypes import INT8, TF32, parse_dtype
 from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import TileConfig
 from tuner.kernels.language import jit, tl
+from tuner.kernels.launch import Launch, ceil_div, launch_options
 
 INT32_MAX = 2**31 - 1
 
@@ -97,23 +96,7 @@ def matmul_kernel(
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=inside)
 
 
-@dataclass(frozen=True)
-class GemmLaunch:
-    """How one problem is launched with one configuration.
-
-    ``pointers`` maps pointer arguments to their element types, ``integers`` the run-time sizes and
-    strides to their values, ``constexprs`` the compile-time ones; ``options`` are Triton's launch
-    options and ``grid`` the number of programs.
-    """
-
-    pointers: Mapping[str, DType]
-    integers: Mapping[str, int]
-    constexprs: Mapping[str, Any]
-    options: Mapping[str, int]
-    grid: int
-
-
-def launch_of(problem: Gemm, config: TileConfig) -> GemmLaunch:
+def launch_of(problem: Gemm, config: TileConfig) -> Launch:
     """Return the arguments with which :data:`matmul_kernel` computes ``problem`` under ``config``.
 
     C is row-major and packed. ``batch`` is not this kernel's: it computes one product.
@@ -132,12 +115,8 @@ def launch_of(problem: Gemm, config: TileConfig) -> GemmLaunch:
         + n * (ldb if problem.b_layout == "col" else 1),
         m * n,
     )
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-    if config.num_ctas > 1:
-        options["num_ctas"] = config.num_ctas
-    if config.maxnreg is not None:
-        options["maxnreg"] = config.maxnreg
-    return GemmLaunch(
+    return Launch(
+        matmul_kernel,
         pointers={"a_ptr": a_dtype, "b_ptr": b_dtype, "c_ptr": out_dtype},
         integers={
             "M": m, "N": n, "K": k,
@@ -154,8 +133,8 @@ def launch_of(problem: Gemm, config: TileConfig) -> GemmLaunch:
             "CAST_B": b_dtype.bits < a_dtype.bits,
             "WIDE_OFFSETS": elements > INT32_MAX,
         },
-        options=options,
-        grid=-(-m // config.block_m) * -(-n // config.block_n),
+        options=launch_options(config),
+        grid=(ceil_div(m, config.block_m) * ceil_div(n, config.block_n),),
     )  # fmt: skip
 
 
@@ -165,4 +144,4 @@ def _accumulator(problem: Gemm) -> Any:
     return tl.int32 if problem.compute_dtype == INT8 else tl.float32
 
 
-__all__ = ["GemmLaunch", "launch_of", "matmul_kernel"]
+__all__ = ["launch_of", "matmul_kernel"]

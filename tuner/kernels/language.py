@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from perfmodel.errors import NotInstalledError
+from perfmodel.problems.dtypes import DType
 
 try:
     import triton
@@ -45,4 +46,22 @@ def jit(function: Callable[..., Any]) -> Any:
     return MissingKernel(function.__name__) if triton is None else triton.jit(function)
 
 
-__all__ = ["INSTALLED", "MissingKernel", "jit", "tl"]
+_DTYPES = {
+    "fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16",
+    "bf16": "bfloat16", "fp8_e4m3": "float8e4nv", "fp8_e5m2": "float8e5",
+    "int8": "int8", "uint8": "uint8", "int32": "int32",
+}  # fmt: skip
+
+
+def triton_dtype(dtype: DType) -> Any:
+    """Return Triton's type object for ``dtype``.
+
+    Raises:
+        NotInstalledError: Triton is absent.
+    """
+    if tl is None:
+        MissingKernel("triton.language").fail()
+    return getattr(tl, _DTYPES[dtype.name])
+
+
+__all__ = ["INSTALLED", "MissingKernel", "jit", "tl", "triton_dtype"]
