@@ -8,7 +8,7 @@ it never saw still mean something.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,11 @@ from perfmodel.analytic.rates import DeviceRates, rates_for
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention_table import AttentionTable
 from perfmodel.problems.gemm_table import GemmTable
+from perfmodel.problems.grouped_gemm_table import GroupedGemmTable
+from perfmodel.problems.memory_bound import MemoryBoundTable
 from perfmodel.tiling.shape_attention import attention_shape_work
+from perfmodel.tiling.shape_grouped_gemm import grouped_gemm_shape_works
+from perfmodel.tiling.shape_memory import memory_bound_shape_work
 from perfmodel.tiling.shape_work import ShapeWork, Tiling, gemm_shape_work
 
 Array = NDArray[np.float64]
@@ -96,14 +100,18 @@ class ShapeEstimate:
         return len(self.seconds)
 
 
-ShapeTable = GemmTable | AttentionTable
+ShapeTable = GemmTable | AttentionTable | GroupedGemmTable | MemoryBoundTable
 
 
-def shape_work(table: ShapeTable, gpu: Gpu) -> ShapeWork:
-    """Describe the problems of ``table``, whichever family they are of."""
+def shape_works(table: ShapeTable, gpu: Gpu) -> tuple[ShapeWork, ...]:
+    """Describe the problems of ``table``, one launch after the other where they take several."""
     if isinstance(table, AttentionTable):
-        return attention_shape_work(table, gpu)
-    return gemm_shape_work(table, gpu)
+        return (attention_shape_work(table, gpu),)
+    if isinstance(table, GroupedGemmTable):
+        return grouped_gemm_shape_works(table, gpu)
+    if isinstance(table, MemoryBoundTable):
+        return (memory_bound_shape_work(table),)
+    return (gemm_shape_work(table, gpu),)
 
 
 def shape_estimate(
@@ -127,11 +135,30 @@ def shape_estimate(
     """
     count = _row_count(table)
     if count <= CHUNK or getattr(table, "owner", None) is not None:
-        return work_estimate(shape_work(table, gpu), gpu, launch_overhead_s, warm_l2=warm_l2)
+        return _in_turn(shape_works(table, gpu), gpu, launch_overhead_s, warm_l2=warm_l2)
     parts = [table.rows(slice(at, at + CHUNK)) for at in range(0, count, CHUNK)]
     return _joined(
-        [work_estimate(shape_work(p, gpu), gpu, launch_overhead_s, warm_l2=warm_l2) for p in parts]
+        [_in_turn(shape_works(p, gpu), gpu, launch_overhead_s, warm_l2=warm_l2) for p in parts]
     )
+
+
+def _in_turn(
+    works: tuple[ShapeWork, ...], gpu: Gpu, launch_s: float, *, warm_l2: bool
+) -> ShapeEstimate:
+    """Estimate launches that follow one another: times add up, the first pays for its launch."""
+    if len(works) == 1:
+        return work_estimate(works[0], gpu, launch_s, warm_l2=warm_l2)
+    footprint = sum((w.footprint_bytes for w in works), np.zeros_like(works[0].flops))
+    started = np.zeros(len(footprint), dtype=np.bool_)
+    parts = []
+    for work in works:
+        runs = work.launches > 0
+        overhead = np.where(runs, np.where(started, FURTHER_LAUNCH_S, launch_s), 0.0)
+        whole = replace(work, footprint_bytes=footprint)
+        parts.append(work_estimate(whole, gpu, overhead, warm_l2=warm_l2))
+        started |= runs
+    idle = np.where(started, 0.0, launch_s)  # nothing to do takes a launch too
+    return _summed(parts, idle)
 
 
 def _row_count(table: ShapeTable) -> int:
@@ -149,7 +176,7 @@ def resident_share(footprint_bytes: Array, gpu: Gpu) -> Array:
 
 
 def work_estimate(
-    work: ShapeWork, gpu: Gpu, launch_s: float, *, warm_l2: bool = True
+    work: ShapeWork, gpu: Gpu, launch_s: float | Array, *, warm_l2: bool = True
 ) -> ShapeEstimate:
     """Estimate ``work`` on ``gpu``; see `shape_estimate`."""
     rates = rates_for(gpu, work.compute_dtype, np.ones(1))
@@ -179,7 +206,7 @@ def work_estimate(
         seconds=launch + np.min(totals, axis=0),
         flops=work.flops,
         bytes_moved=work.compulsory_bytes,
-        footprint_bytes=work.footprint_bytes,
+        footprint_bytes=work.footprint_bytes + np.zeros_like(work.flops),
         sfu_ops=work.sfu_ops,
         tensor_s=work.flops / (product_rate * sms),
         sfu_s=work.sfu_ops / (rates.sfu_ops_per_s_per_sm * sms),
@@ -258,6 +285,32 @@ def _lane_rate(gpu: Gpu) -> float:
 
 def _gather(values: list[Array], best: NDArray[np.intp]) -> Array:
     return np.asarray(np.take_along_axis(np.stack(values), best[None, :], axis=0)[0])
+
+
+def _summed(parts: list[ShapeEstimate], idle_s: Array) -> ShapeEstimate:
+    """Add launches up; shares are weighted by the time of the launch they belong to."""
+    first = parts[0]
+    values: dict[str, Any] = {}
+    weights = np.stack([p.seconds for p in parts])
+    weights = weights / np.maximum(weights.sum(axis=0), 1e-30)
+    for name in _ADDED:
+        values[name] = np.sum([getattr(p, name) for p in parts], axis=0)
+    for name in _WEIGHTED:
+        values[name] = (np.stack([getattr(p, name) for p in parts]) * weights).sum(axis=0)
+    values["by_limiter"] = {
+        key: np.sum([p.by_limiter[key] for p in parts], axis=0) for key in SHAPE_LIMITERS
+    }
+    values["by_limiter"]["launch"] = values["by_limiter"]["launch"] + idle_s
+    for name in ("seconds", "launch_s", "one_tile_s"):
+        values[name] = values[name] + idle_s
+    return replace(first, **values)
+
+
+_ADDED = (
+    "seconds", "flops", "bytes_moved", "sfu_ops", "tensor_s", "sfu_s", "fma_s", "dram_s", "l2_s",
+    "launch_s", "ctas", "waves", "one_tile_s",
+)  # fmt: skip
+_WEIGHTED = ("sm_share", "padding", "longest_share", "split")
 
 
 def _joined(parts: list[ShapeEstimate]) -> ShapeEstimate:

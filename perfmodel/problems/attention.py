@@ -107,7 +107,8 @@ class Attention:
         self._check()
 
     def _set_lengths(self) -> None:
-        q_len, kv_len = self.q_len, self.q_len if self.kv_len is None else self.kv_len
+        q_len: Any = self.q_len
+        kv_len: Any = q_len if self.kv_len is None else self.kv_len
         counts = [len(v) for v in (q_len, kv_len) if not _is_number(v)]
         if self.batch is not None:
             counts.append(whole_size("batch", self.batch))
