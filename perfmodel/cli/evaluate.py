@@ -56,12 +56,13 @@ def evaluate(
     from perfmodel.evaluate import gemm, protocols, records  # noqa: PLC0415 - start-up time
     from perfmodel.hardware.catalog import load_gpu  # noqa: PLC0415 - start-up time
     from perfmodel.report import scatter  # noqa: PLC0415 - start-up time
+    from tuner.search.replay_protocol import ALL_PROTOCOLS  # noqa: PLC0415 - the tuner is ours
 
     if not names:
-        for protocol in protocols.PROTOCOLS.values():
+        for protocol in ALL_PROTOCOLS.values():
             typer.echo(f"{protocol.name:15}{protocol.about}")
         return
-    chosen = protocols.find_protocols(names)
+    chosen = protocols.find_protocols(names, ALL_PROTOCOLS)
     if plot is not None:
         scatter.check_plot(plot)
     devices = [load_gpu(name).name for name in only or []]

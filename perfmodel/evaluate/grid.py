@@ -26,7 +26,7 @@ SEEDS = 3
 def leave_one_size_out(run: Run) -> list[Record]:
     """Train on AutoHeuristic's tables and the full-grid sizes but one, test on that one."""
     name, rows = "grid-loso", run.mm_and_grid
-    cells = _sizes(run, rows)
+    cells = sizes_of(run, rows)
     if not cells:
         return []
     parts = [(~test, test) for test in cells.values()]
@@ -43,7 +43,7 @@ def zero_shot(run: Run) -> list[Record]:
     seeds (of minima the least, of maxima the largest); a cell ``seed N`` holds that seed's ``all``.
     """
     name, rows = "grid-zero", run.mm_and_grid
-    cells = _sizes(run, rows)
+    cells = sizes_of(run, rows)
     if not cells:
         return []
     test = np.logical_or.reduce(list(cells.values()))
@@ -77,7 +77,7 @@ def _scored(
     return score(name, who, spread([(test, answer)], len(rows)), rows, cells)
 
 
-def _sizes(run: Run, rows: GemmRows) -> dict[str, Mask]:
+def sizes_of(run: Run, rows: GemmRows) -> dict[str, Mask]:
     """Return which rows each full-grid size has, smallest size first."""
     wanted = np.array([run.wanted(gpu) for gpu in rows.gpu], dtype=bool)
     grid = (rows.labels["source"] == GRID).to_numpy() & wanted

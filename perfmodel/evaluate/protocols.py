@@ -49,19 +49,22 @@ PROTOCOLS: Mapping[str, Protocol] = {
 }
 
 
-def find_protocols(names: Sequence[str]) -> list[Protocol]:
+def find_protocols(
+    names: Sequence[str], known: Mapping[str, Protocol] = PROTOCOLS
+) -> list[Protocol]:
     """Return protocols by name, each once, in the order given.
+
+    ``known`` may hold more than those of this package: the tuner has one of its own.
 
     Raises:
         UsageError: there is no protocol of that name.
     """
     for name in names:
-        if name not in PROTOCOLS:
+        if name not in known:
             raise UsageError(
-                f"no protocol is called {name!r}{closest(name, PROTOCOLS)}; "
-                f"use: {', '.join(PROTOCOLS)}"
+                f"no protocol is called {name!r}{closest(name, known)}; use: {', '.join(known)}"
             )
-    return [PROTOCOLS[name] for name in dict.fromkeys(names)]
+    return [known[name] for name in dict.fromkeys(names)]
 
 
 def specs(*, large: bool, quick: bool) -> tuple[tuple[str, TrainSpec], ...]:

@@ -26,8 +26,9 @@ class Record:
     ``who`` is ``perfmodel`` (the shipped kind of model), ``perfmodel-large``, ``analytic`` (our
     estimate alone) or a baseline; ``gates`` counts rows dropped at import. ``cell`` is a device,
     ``DEVICE->DEVICE``, a size, ``DEVICE/SUITE``, a table, or ``all``. ``k`` is how many first
-    picks count, ``budget`` how many problems were measured on the target beforehand, ``n`` the
-    rows or problems behind the value (configurations for ``decision_us``).
+    picks count, ``budget`` how many problems were measured on the target beforehand (in ``replay``:
+    how many configurations of a problem may be timed), ``n`` the rows or problems behind the value
+    (configurations for ``decision_us``).
     """
 
     protocol: str
@@ -50,6 +51,9 @@ class Record:
         values = asdict(self)
         return {name: values[name] for name in JSON_FIELDS}
 
+
+BUDGETED = {"replay": "timed"}
+"""What a protocol's ``budget`` counts, where that is not problems."""
 
 JSON_FIELDS = (
     "protocol", "who", "family", "dtype", "cell", "k", "budget", "metric", "value", "n",
@@ -159,7 +163,7 @@ def _line(record: Record) -> tuple[str, str]:
     if record.dtype is not None:
         cell += f" {record.dtype}"
     if record.budget is not None:
-        cell += f", {record.budget} problems"
+        cell += f", {record.budget} {BUDGETED.get(record.protocol, 'problems')}"
     return cell, record.who
 
 
@@ -176,7 +180,7 @@ def _column(record: Record) -> tuple[int, str] | None:
 def _shown(record: Record) -> str:
     if record.metric.startswith(("error", "width")):
         return f"{100 * record.value:.1f} %"
-    if record.metric.startswith("trials"):
+    if record.metric.startswith(("trials", "timed")):
         return f"{record.value:,.1f}".removesuffix(".0")
     if record.metric in ("train_s", "decision_us"):
         return f"{record.value:,.0f}"
@@ -186,6 +190,7 @@ def _shown(record: Record) -> str:
 
 
 HEADLINES: tuple[tuple[str, int | None, str], ...] = (
+    ("timed_mean", None, "timed\nmean"),
     ("error_mean", None, "error\nmean"),
     ("error_median", None, "\nmedian"),
     ("error_p90", None, "\np90"),
