@@ -11,7 +11,7 @@ from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.dtypes import parse_dtype
 from perfmodel.tiling.config import TileConfig
-from tuner.kernels import attention
+from tuner.kernels import attention, decode
 from tuner.kernels.execution import (
     Tensors,
     Tolerance,
@@ -23,7 +23,7 @@ from tuner.kernels.execution import (
 from tuner.kernels.inputs import attention_inputs
 from tuner.kernels.launch import Plan
 from tuner.kernels.references import attention_reference
-from tuner.kernels.spaces import attention_space
+from tuner.kernels.spaces import attention_space, decode_space
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +105,11 @@ KERNELS: tuple[ReferenceKernel, ...] = (
         "attention", "attention", attention.refuses, attention.plan, attention_space,
         attention_inputs, attention_reference, _attention_tolerance,
         examples=(Attention(1, 1024, q_heads=8, head_dim=128),),
+    ),
+    ReferenceKernel(
+        "attention_decode", "attention", decode.refuses, decode.plan, decode_space,
+        attention_inputs, attention_reference, _attention_tolerance,
+        examples=(Attention(8, 1, 4096, q_heads=32, kv_heads=8, page_size=16),),
     ),
 )  # fmt: skip
 """All of them, in a fixed order."""
