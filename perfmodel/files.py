@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and the folder for those that are ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import platformdirs
+
 from perfmodel.errors import CacheFolderError
+
+CACHE_VARIABLE = "PERFMODEL_CACHE_DIR"
+
+
+def cache_dir(cache: str | Path | None = None) -> Path:
+    """Return the cache folder: ``cache``, else ``PERFMODEL_CACHE_DIR``, else the user's own."""
+    chosen = cache or os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    return platformdirs.user_cache_path("perfmodel", appauthor=False)
 
 
 @contextmanager

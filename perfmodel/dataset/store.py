@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import platformdirs
 
 from perfmodel.dataset import quality, schema
 from perfmodel.dataset.registry import Dataset, find, load_registry
 from perfmodel.dataset.schema import TableInfo
 from perfmodel.dataset.sources import importer
 from perfmodel.errors import DataError, MissingDataError, SchemaMismatchError
+from perfmodel.files import cache_dir as cache_dir  # noqa: PLC0414 - part of this module
 
-CACHE_VARIABLE = "PERFMODEL_CACHE_DIR"
 NOT_IMPORTED = "not imported"
-
-
-def cache_dir(cache: str | Path | None = None) -> Path:
-    """Return the cache folder: ``cache``, else ``PERFMODEL_CACHE_DIR``, else the user's own."""
-    chosen = cache or os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    return platformdirs.user_cache_path("perfmodel", appauthor=False)
 
 
 def table_path(name: str, cache: str | Path | None = None) -> Path:
