@@ -86,6 +86,22 @@ class UnknownShapeError(UsageError):
     """A shape to tune ahead of time lacks a value, or has one that the kernel does not take."""
 
 
+class NoDeviceError(UsageError):
+    """A step needs a GPU, and none can be used."""
+
+
+class ResumeMismatchError(UsageError):
+    """A run was begun under other conditions; the message gives both values."""
+
+
+class OutputLockedError(UsageError):
+    """Another run writes to the same output."""
+
+
+class KernelNotPortableError(UsageError):
+    """A kernel cannot be sent to another process as text."""
+
+
 class NotInstalledError(UsageError):
     """An optional part of the installation is needed for this step."""
 
@@ -98,12 +114,28 @@ class NoUsableConfigError(RunFailedError, RuntimeError):
     """Every configuration of a kernel is illegal or failed; the message gives each one's reason."""
 
 
+class OutputFullError(RunFailedError):
+    """A result could not be written; all before it are on disk."""
+
+
+class RunStoppedError(RunFailedError):
+    """A run was told to stop; what it has done is on disk."""
+
+
 class DeviceLostError(RunFailedError):
     """A device can time nothing more in this process."""
 
 
 class TuningWarning(UserWarning):
     """A kernel was tuned, or could not be, in a way that its user did not ask for."""
+
+
+class CacheWarning(UserWarning):
+    """The tuner's cache cannot be used; what it would hold is kept in memory, if at all."""
+
+
+class CacheUnusableWarning(UserWarning):
+    """Something stored cannot be read, or nothing can be stored; work goes on without."""
 
 
 class ModelUnavailableWarning(UserWarning):

@@ -13,6 +13,7 @@ import platformdirs
 from perfmodel.errors import CacheFolderError
 
 CACHE_VARIABLE = "PERFMODEL_CACHE_DIR"
+CACHE_OPTION = f"--cache DIR or {CACHE_VARIABLE}"
 
 
 def cache_dir(cache: str | Path | None = None) -> Path:
@@ -24,8 +25,10 @@ def cache_dir(cache: str | Path | None = None) -> Path:
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, option: str = CACHE_OPTION) -> Iterator[Path]:
     """Yield a temporary path in ``path``'s folder; rename it to ``path`` when the block succeeds.
+
+    ``option`` is how the user chooses another folder, for the error's message.
 
     Raises:
         CacheFolderError: the folder cannot be made or written, or is full. Nothing is left behind.
@@ -40,16 +43,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
         partial = None
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_write(path, error, option) from error
     finally:
         if partial is not None:
             partial.unlink(missing_ok=True)
 
 
-def cannot_write(path: Path, error: OSError) -> CacheFolderError:
+def cannot_write(path: Path, error: OSError, option: str = CACHE_OPTION) -> CacheFolderError:
     """Return the error for a file that could not be written, with the ways out."""
     reason = error.strerror or str(error)
     return CacheFolderError(
-        f"cannot write {path}: {reason}; free some space or choose another folder "
-        "with --cache DIR or PERFMODEL_CACHE_DIR"
+        f"cannot write {path}: {reason}; free some space or choose another folder with {option}"
     )
