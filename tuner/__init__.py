@@ -1,1 +1,47 @@
 """Picks tile configurations of Triton kernels, safely."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tuner.ahead import config_for, resolve
+    from tuner.decorator import Autotuner, autotune
+    from tuner.stock import early_config_prune, estimate_matmul_time, pruner
+    from tuner.triton_api import Config
+
+__all__ = [
+    "Autotuner",
+    "Config",
+    "autotune",
+    "config_for",
+    "early_config_prune",
+    "estimate_matmul_time",
+    "pruner",
+    "resolve",
+]
+
+# Loaded on first use: importing the package must load neither Triton nor torch.
+_HOME = {
+    "Autotuner": "tuner.decorator",
+    "Config": "tuner.triton_api",
+    "autotune": "tuner.decorator",
+    "config_for": "tuner.ahead",
+    "early_config_prune": "tuner.stock",
+    "estimate_matmul_time": "tuner.stock",
+    "pruner": "tuner.stock",
+    "resolve": "tuner.ahead",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -43,7 +43,7 @@ class CannotCopyError(Exception):
 
 def everything(arguments: Mapping[str, Any]) -> Access:
     """Return the careful answer: every tensor is read and written."""
-    names = frozenset(name for name, value in arguments.items() if any(_tensors(value)))
+    names = frozenset(name for name, value in arguments.items() if _has_memory(value))
     return Access(names, names)
 
 
@@ -56,7 +56,7 @@ def access_of(ttir: str, arguments: Mapping[str, Any]) -> Access:
 
     Anything that the IR's walk does not understand counts as reading and writing all of them.
     """
-    tensors = [name for name, value in arguments.items() if any(_tensors(value))]
+    tensors = [name for name, value in arguments.items() if _has_memory(value)]
     plain = all(hasattr(arguments[name], "data_ptr") for name in tensors)
     found = _walk(ttir) if plain else None
     if found is None or found.pointers != len(tensors):
@@ -292,6 +292,10 @@ def _span_of(name: str, tensor: Any, *, carried: bool) -> _Span | None:
     start = tensor.storage_offset() * size
     storage = tensor.untyped_storage()
     return _Span(storage, tensor.device, start, start + (last + 1) * size, carried)
+
+
+def _has_memory(value: Any) -> bool:
+    return next(_tensors(value), None) is not None
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -154,7 +154,11 @@ class FunctionBinding:
     """
 
     def __init__(
-        self, kernel: str, arg_names: Sequence[str], function: Callable[..., Any], keys: Sequence[str]
+        self,
+        kernel: str,
+        arg_names: Sequence[str],
+        function: Callable[..., Any],
+        keys: Sequence[str],
     ) -> None:
         self._function = function
         self.keys: tuple[str, ...] = tuple(keys)
@@ -166,9 +170,7 @@ class FunctionBinding:
             if p.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         ]  # fmt: skip
         self._takes_all = len(named) == 1 and named[0].name not in arg_names
-        self._any_name = any(
-            p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()
-        )
+        self._any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self._names = [p.name for p in named]
         if not self._takes_all:
             for p in named:

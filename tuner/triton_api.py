@@ -198,3 +198,17 @@ def knob(group: str, name: str) -> Any:
         variable = f"TRITON_{name.upper()}_{group.upper()}"
         return os.environ.get(variable) == "1"
     return getattr(getattr(knobs, group, None), name, None)
+
+
+def autotuner_error(message: str) -> Exception:
+    """Return the error that Triton's own autotuner would raise."""
+    try:
+        from triton.runtime.errors import AutotunerError  # noqa: PLC0415 - optional, and from 3.0 on
+    except ImportError:
+        return ValueError(message)
+    return AutotunerError(message)  # type: ignore[no-any-return]  # Triton publishes no types
+
+
+def is_dtype(value: Any) -> bool:
+    """Whether an argument is an element type that stands for a tensor, as in ``kernel.warmup``."""
+    return type(value).__name__ in ("dtype", "DType") and not hasattr(value, "data_ptr")

@@ -1,0 +1,106 @@
+"""Writing a decision out: predicted times, reasons and the expected loss, worked out on request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perfmodel.problems.gemm import Gemm
+from perfmodel.uncertainty import typical_error
+from tuner.accounting import Account, Fate, Row
+from tuner.decide import explain_illegal, shipped_predictor
+from tuner.decision import Decision
+
+if TYPE_CHECKING:
+    from tuner.decorator import Autotuner
+
+DRAWS = 2000
+"""Of the model's errors, for the expected loss; a fixed seed, so the answer is always the same."""
+
+MEAN_TO_DEVIATION = float(np.sqrt(np.pi / 2.0))
+"""Standard deviation over mean absolute value, for normal errors."""
+
+
+def account_of(kernel: Autotuner, decision: Decision) -> Account:
+    """Return the account of a decision."""
+    view = decision.view
+    explain_illegal(kernel, decision.fates, view, decision.candidates)
+    predicted: dict[int, float] = {}
+    basis, error = None, None
+    problem = view.problem if isinstance(view.problem, Gemm) else None
+    if problem is not None and view.gpu is not None and view.table is not None:
+        predictor = shipped_predictor()
+        times = predictor.latency_us(problem, view.gpu, view.table)
+        predicted = {i: float(t) for i, t in zip(view.kept, times, strict=True) if np.isfinite(t)}
+        if decision.position in predicted:
+            tile = view.table.configs[view.kept.index(decision.position)]
+            answer = predictor.predict(problem, view.gpu, tile)
+            basis, error = answer.basis, typical_error(answer)
+    measured = {}
+    if decision.result is not None:
+        measured = {decision.texts[e.config]: e.median_us for e in decision.result.entries}
+    rows = tuple(
+        Row(
+            position=i,
+            config=str(config),
+            fate=decision.fates.get(i, (Fate.NOT_TIMED, None))[0],
+            reason=decision.fates.get(i, (Fate.NOT_TIMED, None))[1],
+            predicted_us=predicted.get(i),
+            measured_us=measured.get(i),
+            chosen=i == decision.position,
+        )
+        for i, config in enumerate(decision.candidates)
+    )
+    return Account(
+        kernel=kernel.name,
+        policy=decision.policy,
+        device=decision.identity.name,
+        rows=rows,
+        decided_by=decision.by,
+        problem=None if problem is None else str(problem),
+        model_gpu=None if view.gpu is None or problem is None else view.gpu.name,
+        basis=basis,
+        expected_loss=_expected_loss(decision, predicted, error),
+        bucket=decision.bucket or _asked_buckets(kernel),
+        notes=tuple(decision.notes),
+    )
+
+
+def _expected_loss(
+    decision: Decision, predicted: dict[int, float], error: float | None
+) -> float | None:
+    """By how much the choice is expected to be slower than the best one, a share.
+
+    The model's errors of different configurations are taken as independent, of its typical size;
+    what was timed is known to within the noise that the search found. Errors in fact go together,
+    so the real loss tends to be smaller.
+    """
+    legal = [i for i, (fate, _) in decision.fates.items() if fate is not Fate.ILLEGAL]
+    if len(legal) == 1:
+        return 0.0
+    result = decision.result
+    noise = 0.0 if result is None else result.noise
+    timed = {}
+    if result is not None:
+        timed = {decision.texts[e.config]: e.median_us for e in result.entries if e.median_us}
+    rivals = [i for i in predicted if i not in timed and i in decision.fates]
+    if decision.position in timed and not rivals:
+        return noise
+    if error is None or decision.position not in predicted:
+        return None
+    draw = np.random.default_rng(0)
+    spread = error * MEAN_TO_DEVIATION
+    mine = np.log(predicted[decision.position]) + spread * draw.standard_normal(DRAWS)
+    if decision.position in timed:  # its own error is known; the others' relative ones are not
+        mine = np.full(DRAWS, np.log(predicted[decision.position]))
+    others = np.log([predicted[i] for i in rivals if i != decision.position])
+    if not len(others):
+        return noise
+    best = (others[:, None] + spread * draw.standard_normal((len(others), DRAWS))).min(axis=0)
+    return float(noise + np.expm1(np.maximum(mine - best, 0.0)).mean())
+
+
+def _asked_buckets(kernel: Autotuner) -> str | None:
+    names = kernel.settings.buckets
+    return f"as asked: {', '.join(names)}" if names else None

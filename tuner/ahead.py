@@ -1,0 +1,159 @@
+"""Decisions before the first call: shapes from a list, a look-up for compiled models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from perfmodel.errors import UnknownShapeError, closest
+from perfmodel.problems.dtypes import parse_dtype
+from tuner import devices, triton_api
+from tuner.decision import Call
+from tuner.decorator import Autotuner
+
+Shape = Mapping[str, Any]
+"""Arguments of a call by name. A tensor may be replaced by its element type; ``dtype`` gives that
+of all the tensors of a known family. Strides of a known family may be left out: packed rows."""
+
+
+def warm(kernel: Autotuner, shapes: Iterable[Shape]) -> dict[int, Any]:
+    """Decide for each shape with nothing timed, and compile what was chosen where there is a GPU.
+
+    A call with one of these shapes then neither decides nor times. Integers are specialised by
+    Triton as 1, a multiple of 16, or neither: the shapes should cover what will be used.
+
+    Returns:
+        The configuration for each shape, by its place in the list.
+
+    Raises:
+        UnknownShapeError: a value is missing, or a name is no argument.
+    """
+    found = {}
+    for place, shape in enumerate(shapes):
+        call = call_of(kernel, shape)
+        decision = kernel.decide_ahead(call, may_time=False)
+        found[place] = decision.config
+        _compile(kernel, call, decision.config)
+    return found
+
+
+def tune(
+    kernel: Autotuner,
+    shapes: Iterable[Shape],
+    inputs: Callable[[Shape], tuple[tuple[Any, ...], Mapping[str, Any]]] | None = None,
+) -> dict[int, Any]:
+    """Decide for each shape, timing as the kernel's policy says.
+
+    Args:
+        kernel: what to tune.
+        shapes: as in `warm`. To be timed a shape needs real tensors, and its ``grid``: contents
+            decide how long some kernels take, so none are made up.
+        inputs: makes the call of a shape: positional arguments, and keyword arguments with
+            ``grid``. Without it a shape is the call's arguments by name.
+
+    Raises:
+        UnknownShapeError: a value is missing, or a name is no argument.
+    """
+    found = {}
+    for place, shape in enumerate(shapes):
+        if inputs is not None:
+            args, kwargs = inputs(shape)
+            call = Call.of(kernel.arg_names, tuple(args), dict(kwargs) | {"warmup": False})
+        else:
+            call = call_of(kernel, shape)
+        real = not any(triton_api.is_dtype(v) for v in call.arguments.values())
+        if real and kernel.settings.policy not in ("model", "off") and "grid" not in call.kwargs:
+            raise UnknownShapeError(
+                f"shapes[{place}] of {kernel.name} has no grid, which timing needs; add 'grid'"
+            )
+        found[place] = kernel.decide_ahead(call, may_time=real).config
+    return found
+
+
+def config_for(kernel: Autotuner, **arguments: Any) -> Any:
+    """Return the configuration for a call with these arguments: a look-up, nothing is timed.
+
+    For use before a launch inside ``torch.compile``: ``config.all_kwargs()`` are plain constants.
+
+    Raises:
+        UnknownShapeError: a value is missing, or a name is no argument.
+    """
+    call = call_of(kernel, arguments)
+    known = kernel.cache.get(kernel.key_of(call))
+    return kernel.decide_ahead(call, may_time=False).config if known is None else known
+
+
+def resolve(kernel: Autotuner, shapes: Iterable[Shape]) -> list[tuple[Shape, Any]]:
+    """Return each shape with its configuration; see `config_for`."""
+    return [(shape, config_for(kernel, **shape)) for shape in shapes]
+
+
+def call_of(kernel: Autotuner, shape: Shape) -> Call:
+    """Return the call that a shape stands for.
+
+    Raises:
+        UnknownShapeError: a value is missing, or a name is no argument.
+    """
+    given = dict(shape)
+    grid = given.pop("grid", None)
+    binding = kernel.binding
+    family = binding is not None and hasattr(binding, "roles")
+    dtype = given.pop("dtype", None) if family and "dtype" not in kernel.arg_names else None
+    for name in given:
+        if name not in kernel.arg_names:
+            raise UnknownShapeError(
+                f"a shape of {kernel.name} has {name!r}{closest(name, kernel.arg_names)}; "
+                f"use its arguments: {', '.join(kernel.arg_names)}"
+            )
+    if family:
+        given = _packed(binding.roles, given, dtype)  # type: ignore[union-attr]  # has roles
+    missing = [name for name in kernel.call_key.names if name not in given]
+    if missing:
+        raise UnknownShapeError(
+            f"a shape of {kernel.name} lacks {', '.join(missing)}; needed are: "
+            f"{', '.join(kernel.call_key.names)}"
+        )
+    ordered = {name: given[name] for name in kernel.arg_names if name in given}
+    kwargs = dict(ordered)
+    if grid is not None:
+        kwargs |= {"grid": grid, "warmup": False}
+    return Call((), kwargs, ordered)
+
+
+def _packed(roles: Mapping[str, str], given: dict[str, Any], dtype: Any) -> dict[str, Any]:
+    """Fill in what a known family's shape may leave out."""
+    for role in ("a", "b", "c"):
+        name = roles.get(role)
+        if name is not None and name not in given and dtype is not None:
+            given[name] = _element_type(dtype)
+    sizes = {role: given.get(roles[role]) for role in ("m", "n", "k")}
+    packed = {
+        "stride_am": sizes["k"], "stride_ak": 1, "stride_bk": sizes["n"], "stride_bn": 1,
+    }  # fmt: skip
+    for role, stride in packed.items():
+        name = roles.get(role)
+        if name is not None and name not in given and stride is not None:
+            given[name] = stride
+    return given
+
+
+def _element_type(dtype: Any) -> Any:
+    """The type as a tensor of it would have it, so that both give the same key."""
+    if not isinstance(dtype, str):
+        return dtype
+    try:
+        import torch  # noqa: PLC0415 - optional extra
+    except ImportError:
+        return parse_dtype(dtype)
+    return getattr(torch, parse_dtype(dtype).torch_name)
+
+
+def _compile(kernel: Autotuner, call: Call, config: Any) -> None:
+    """Fill Triton's own cache, where there is a device to compile for and all arguments are known."""
+    if devices.identity_of_current(kernel.fn) in (devices.INTERPRETER, devices.NOWHERE):
+        return
+    constants = set(config.kwargs)
+    if any(name not in call.arguments and name not in constants for name in kernel.arg_names):
+        return
+    options = {name: v for name, v in call.kwargs.items() if name not in ("warmup", "grid")}
+    kernel.fn.warmup(**options, **config.all_kwargs(), grid=(1,))

@@ -1,0 +1,120 @@
+"""What is checked when a kernel is decorated, so that a slip of the pen never goes unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from perfmodel.errors import UnknownNameError, UnknownOptionError, UsageError, closest
+from tuner import triton_api
+
+PRUNING_KEYS = ("perf_model", "top_k", "early_config_prune")
+"""What ``prune_configs_by`` may hold."""
+
+_BACKEND_EXTRAS = frozenset({"waves_per_eu", "matrix_instr_nonkdim", "kpack", "grf_mode"})
+"""Options of backends that may not be installed here."""
+
+
+def check_argument_names(kernel: str, arg_names: Sequence[str], **lists: Iterable[str]) -> None:
+    """Do nothing where every name is an argument of the kernel.
+
+    Raises:
+        UnknownNameError: one is not; Triton 3.6 drops it in silence and never tunes again.
+    """
+    for option, names in lists.items():
+        for name in names:
+            if name not in arg_names:
+                raise UnknownNameError(
+                    f"{option} has {name!r}, which is no argument of {kernel}"
+                    f"{closest(str(name), arg_names)}; its arguments: {', '.join(arg_names)}"
+                )
+
+
+def check_options(unknown: Mapping[str, Any], options: Iterable[str]) -> None:
+    """Do nothing where the decorator got no option that it does not take.
+
+    Raises:
+        UnknownOptionError: it did; the message names the right place.
+    """
+    known = list(options)
+    for name in unknown:
+        if name in triton_api.CONFIG_OPTIONS:
+            raise UnknownOptionError(
+                f"autotune got {name!r}, which belongs to each triton.Config: "
+                f"Config({{...}}, {name}={unknown[name]!r})"
+            )
+        if name in PRUNING_KEYS:
+            raise UnknownOptionError(
+                f"autotune got {name!r}, which belongs into prune_configs_by={{{name!r}: ...}}"
+            )
+        raise UnknownOptionError(
+            f"autotune takes no option {name!r}{closest(name, known)}; it takes: {', '.join(known)}"
+        )
+
+
+def check_pruning(prune_configs_by: Mapping[str, Any] | None) -> None:
+    """Do nothing where ``prune_configs_by`` can be followed.
+
+    Raises:
+        UnknownOptionError: a key that nobody reads; Triton ignores it in silence.
+        TopKError: ``top_k`` is no count and no share.
+    """
+    for name in prune_configs_by or ():
+        if name not in PRUNING_KEYS:
+            raise UnknownOptionError(
+                f"prune_configs_by has {name!r}{closest(str(name), PRUNING_KEYS)}; it takes: "
+                f"{', '.join(PRUNING_KEYS)}"
+            )
+    if prune_configs_by and "top_k" in prune_configs_by:
+        kept_of(1, prune_configs_by["top_k"])
+
+
+def kept_of(survivors: int, top_k: Any) -> int:
+    """Return how many of ``survivors`` configurations ``top_k`` keeps, at least one.
+
+    A float of at most 1 is a share of the survivors, an int a count.
+
+    Raises:
+        UnknownOptionError: it is neither (a ``TypeError``, as in Triton).
+    """
+    if isinstance(top_k, float) and top_k <= 1.0:
+        kept = int(survivors * top_k)
+    elif isinstance(top_k, int):
+        kept = int(top_k)
+    else:
+        raise UnknownOptionError(
+            f"top_k is {top_k!r}; use a share of at most 1.0 as a float, or a count as an int"
+        )
+    if top_k < 0:
+        raise UnknownOptionError(f"top_k is {top_k!r}; use a share or a count of at least 0")
+    return min(max(kept, 1), survivors)
+
+
+def check_configs(
+    kernel: str, arg_names: Sequence[str], configs: Sequence[Any], decorator_options: Iterable[str]
+) -> None:
+    """Do nothing where every configuration's keys can be meant.
+
+    Raises:
+        UnknownOptionError: a key belongs to the decorator, or is a misspelt argument or option.
+        UsageError: an entry is no Config.
+    """
+    options = frozenset(decorator_options)
+    backend = triton_api.backend_options() | _BACKEND_EXTRAS
+    for position, config in enumerate(configs):
+        if not hasattr(config, "all_kwargs"):
+            raise UsageError(
+                f"configs[{position}] of {kernel} is {config!r}; use triton.Config({{...}})"
+            )
+        for name in config.kwargs:
+            if name in arg_names or name in backend:
+                continue
+            place = f"configs[{position}] of {kernel} has {name!r}"
+            if name in options:
+                raise UnknownOptionError(f"{place}, which is an option of autotune itself")
+            near = closest(name, arg_names) or closest(name, triton_api.CONFIG_OPTIONS)
+            if near:
+                raise UnknownOptionError(
+                    f"{place}, which is no argument of the kernel{near}; "
+                    f"its arguments: {', '.join(arg_names)}"
+                )

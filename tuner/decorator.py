@@ -1,0 +1,552 @@
+"""A kernel that picks its own configuration: Triton's Autotuner, deciding by the model."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from perfmodel.errors import UnknownNameError, closest
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.problems.gemm import Gemm
+from tuner import checks, devices, triton_api
+from tuner.accounting import Account
+from tuner.binding import Binding, bind
+from tuner.buckets import octave, parse_buckets
+from tuner.call_key import CallKey, Key
+from tuner.decision import Call, Decision, Octave
+from tuner.hooks import Hooks
+from tuner.measure.device import Device
+from tuner.memory import Memory
+from tuner.policy import Policy, parse_policy
+from tuner.ranks import TIMEOUT_S
+from tuner.settings import VERIFIED, Settings
+from tuner.tiles import TileNames, TileSet
+
+_STOCK_OPTIONS = (
+    "configs", "key", "prune_configs_by", "reset_to_zero", "restore_value", "pre_hook",
+    "post_hook", "warmup", "rep", "use_cuda_graph", "do_bench", "cache_results",
+)  # fmt: skip
+_OWN_OPTIONS = (
+    "policy", "k", "family", "problem", "names", "gpu", "buckets", "deterministic", "budget_s",
+    "device", "rank_timeout_s",
+)  # fmt: skip
+
+ACCOUNTS_KEPT = 1024
+"""Decisions of one kernel that `explain` remembers."""
+
+_alive: weakref.WeakSet[Autotuner] = weakref.WeakSet()
+
+
+class _ThreadState(threading.local):
+    """What one thread is in the middle of."""
+
+    deciding: int = 0
+
+
+_thread = _ThreadState()
+
+
+class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publishes no types
+    """Triton's Autotuner with the decision replaced; made by `tuner.autotune`.
+
+    What Triton and other libraries read of an Autotuner is here and means the same. Nothing of a
+    call is kept on this object, so threads may share it.
+    """
+
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: Sequence[str],
+        configs: Sequence[Any] | None,
+        key: Sequence[str] | None,
+        reset_to_zero: Sequence[str] | None,
+        restore_value: Sequence[str] | None,
+        pre_hook: Callable[..., Any] | None = None,
+        post_hook: Callable[..., Any] | None = None,
+        prune_configs_by: Mapping[str, Any] | None = None,
+        warmup: Any = None,
+        rep: Any = None,
+        use_cuda_graph: bool = False,
+        do_bench: Callable[..., Any] | None = None,
+        cache_results: bool = False,
+        *,
+        settings: Settings | None = None,
+        binding: Binding | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._nargs = threading.local()
+        plain = triton_api.base_function(fn)
+        self.name: str = getattr(plain, "__name__", "kernel")
+        self.module: str = getattr(plain, "__module__", "")
+        keys = list(binding.keys if key is None and binding is not None else key or ())
+        checks.check_argument_names(
+            self.name, arg_names, key=keys, reset_to_zero=reset_to_zero or (),
+            restore_value=restore_value or (),
+        )  # fmt: skip
+        checks.check_pruning(prune_configs_by)
+        checks.check_configs(self.name, arg_names, configs or (), (*_STOCK_OPTIONS, *_OWN_OPTIONS))
+        super().__init__(
+            fn, arg_names, configs, keys, reset_to_zero, restore_value, pre_hook=pre_hook,
+            post_hook=post_hook, prune_configs_by=prune_configs_by, warmup=warmup, rep=rep,
+            use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results,
+        )  # fmt: skip
+        self.settings = settings or Settings()
+        self.binding = binding
+        self.hooks = Hooks(pre_hook, post_hook, self.reset_to_zero)
+        self.own_do_bench: Callable[..., Any] | None = self._do_bench
+        self.makes_configs = not configs and binding is not None
+        self.tile_names: TileNames | None = None
+        self.tile_set: TileSet | None = None
+        if binding is not None:
+            self.tile_names = TileNames(self.name, arg_names, configs or (), names or {})
+            self.tile_set = TileSet(self.tile_names, self.configs)
+        self.made: dict[Any, Any] = {}
+        self.pinned: Any = None
+        self._interpreted = triton_api.is_interpreted(fn)
+        self.call_key = CallKey(
+            arg_names, keys, () if binding is None else binding.unit_strides,
+            self.settings.buckets,
+            (lambda: None) if self._interpreted else devices.current_index,
+        )  # fmt: skip
+        self.best_config: Any = None
+        self.late_decisions = 0
+        """Keys that were decided during ordinary calls although `warm` or `tune` had been used."""
+        self._prepares = self.hooks.on_launch
+        self._warmed = False
+        self._single: Any = None
+        self._accounts: dict[Key, Decision] = {}
+        self.judged: dict[Octave, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+        self._key_locks: dict[Key, threading.Lock] = {}
+        self._memory: Memory | None = None
+        _alive.add(self)
+
+    # What a call does
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch with the configuration chosen for these arguments, choosing it if need be."""
+        configs = self.configs
+        if self._single is not None and len(configs) == 1 and configs[0] is self._single:
+            config = self._single
+        else:
+            key = self.call_key(args, kwargs)
+            config = self.cache.get(key)
+            if config is None:
+                config = self._decide(key, args, kwargs)
+        self.best_config = config
+        chosen = config.all_kwargs()
+        if self._prepares or config.pre_hook is not None:
+            arguments = {**dict(zip(self.arg_names, args, strict=False)), **kwargs, **chosen}
+            self.hooks.before_launch(arguments)
+            if config.pre_hook is not None:
+                config.pre_hook(arguments)
+        return self.fn.run(*args, **kwargs, **chosen)
+
+    def _decide(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Choose for a key that is new to this process; one thread a key, the others wait."""
+        self._check_conflicts(kwargs)
+        call = Call.of(self.arg_names, args, kwargs)
+        if _thread.deciding:
+            # A kernel launched by a hook, or while another is timed: neither timed nor kept, and no
+            # lock is waited for, since another thread may wait for this one's.
+            return self._new_decision(call, may_time=False).config
+        if not self._interpreted and triton_api.driver_of_process(start=True) is not None:
+            key = self.call_key(args, kwargs)  # the device has a number now
+        with self._deciding(key):
+            config = self.cache.get(key) or self._given_by_others(call)
+            if config is None:
+                self._warn_if_late(key)
+                capturing = devices.is_capturing()
+                decision = self._new_decision(
+                    call, may_time=not capturing, octave_=self._octave_of(key, call)
+                )
+                if capturing and not decision.keep:
+                    decision.notes.append("a CUDA graph was being captured: to be timed later")
+                self._remember(key, decision)
+                config = decision.config
+        return config
+
+    def _new_decision(
+        self,
+        call: Call,
+        *,
+        may_time: bool,
+        preview: bool = False,
+        octave_: Octave | None = None,
+    ) -> Decision:
+        from tuner.decide import decide  # noqa: PLC0415 - it loads the model
+
+        _thread.deciding += 1
+        try:
+            return decide(self, call, may_time=may_time, preview=preview, neighbours=octave_)
+        finally:
+            _thread.deciding -= 1
+
+    @contextmanager
+    def _deciding(self, key: Key) -> Iterator[None]:
+        with self._lock:
+            lock = self._key_locks.setdefault(key, threading.Lock())
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                if key in self.cache:
+                    self._key_locks.pop(key, None)
+
+    def _remember(self, key: Key, decision: Decision) -> None:
+        with self._lock:
+            self._accounts.pop(key, None)
+            self._accounts[key] = decision
+            while len(self._accounts) > ACCOUNTS_KEPT:
+                self._accounts.pop(next(iter(self._accounts)))
+        if not decision.keep:
+            return
+        if len(self.configs) == 1 and decision.config is self.configs[0]:
+            self._single = decision.config
+        self.cache[key] = decision.config
+
+    def _given_by_others(self, call: Call) -> Any:
+        """A configuration that other code put into ``cache`` under Triton's own key."""
+        if not self.cache:
+            return None
+        values = [call.arguments[name] for name in self.keys if name in call.arguments]
+        types = [str(v.dtype) for v in call.arguments.values() if hasattr(v, "dtype")]
+        try:
+            return self.cache.get((*values, *types))
+        except TypeError:
+            return None
+
+    def _octave_of(self, key: Key, call: Call) -> Octave | None:
+        """The neighbours that may share a timed decision: a family's rows within a factor of two.
+
+        Not between ranks, whose calls may come in another order.
+        """
+        dimension = None if self.binding is None else self.binding.dimension
+        if not self.settings.judged or dimension is None or dimension in self.settings.buckets:
+            return None
+        if dimension not in self.call_key.names or dimension not in call.arguments or self.prunes:
+            return None
+        at = self.call_key.names.index(dimension)
+        upper = octave(int(call.arguments[dimension]))
+        return Octave(dimension, upper, (*key[:at], *key[at + 1 :]))
+
+    def _check_conflicts(self, kwargs: Mapping[str, Any]) -> None:
+        for config in self.configs:
+            conflicts = kwargs.keys() & config.kwargs.keys()
+            if conflicts:
+                raise ValueError(
+                    f"Conflicting meta-parameters: {', '.join(sorted(conflicts))}. "
+                    "They are set by the call and by a config; leave them out of one."
+                )
+
+    # What Triton and other libraries call
+
+    @property
+    def nargs(self) -> Any:
+        """The arguments of the call that this thread is in, ``None`` outside."""
+        return getattr(self._nargs, "value", None)
+
+    @nargs.setter
+    def nargs(self, value: Any) -> None:
+        self._nargs.value = value
+
+    @property
+    def prunes(self) -> bool:
+        """Whether the user, or a subclass, has a say in which configurations are left."""
+        return bool(
+            self.early_config_prune
+            or self.perf_model
+            or type(self).prune_configs is not Autotuner.prune_configs
+        )
+
+    def prune_configs(self, kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return the configurations that the user's functions keep for ``nargs`` and ``kwargs``."""
+        if not (self.early_config_prune or self.perf_model):
+            return list(self.configs)
+        from tuner.decide import prune  # noqa: PLC0415 - it loads the model
+
+        positional = self.nargs or {}
+        args = tuple(positional[name] for name in self.arg_names if name in positional)
+        return prune(self, Call.of(self.arg_names, args, kwargs), self.configs)
+
+    def call_prune_configs(self, call: Call, every: Sequence[Any]) -> list[Any]:
+        """Call `prune_configs` as Triton does, also where a subclass overrides it."""
+        before, self.nargs = self.nargs, dict(zip(self.arg_names, call.args, strict=False))
+        try:
+            if self.makes_configs and type(self).prune_configs is Autotuner.prune_configs:
+                from tuner.decide import prune  # noqa: PLC0415 - as above
+
+                return prune(self, call, every)
+            return list(self.prune_configs(dict(call.kwargs)))
+        finally:
+            self.nargs = before
+
+    def key_of(self, call: Call) -> Key:
+        """Return the key of a call in which types may stand for tensors."""
+        types = {n: v for n, v in call.arguments.items() if triton_api.is_dtype(v)}
+        if types:
+            return self.call_key.of_types(call.arguments, types)
+        return self.call_key(call.args, call.kwargs)
+
+    def can_time(self, identity: Any) -> bool:
+        """Whether there is anything to time with."""
+        if self.settings.device is not None or self.own_do_bench is not None:
+            return True
+        return identity not in (devices.INTERPRETER, devices.NOWHERE)
+
+    def memory(self) -> Memory:
+        """Return where measurements are kept."""
+        if self._memory is None:
+            self._memory = open_memory()
+        return self._memory
+
+    def tile_set_of(self, configs: Sequence[Any]) -> TileSet:
+        """Return the tiles of another list of configurations than the user's."""
+        assert self.tile_names is not None
+        key = tuple(map(id, configs))
+        kept = self.made.get(key)
+        if kept is None:
+            kept = self.made[key] = (list(configs), TileSet(self.tile_names, list(configs)))
+        return kept[1]  # type: ignore[no-any-return]  # a dict of caches
+
+    def has_default(self, name: str) -> bool:
+        """Whether the kernel's argument ``name`` may be left out."""
+        import inspect  # noqa: PLC0415 - pins are rare
+
+        return triton_api.default_value(self.fn, name) is not inspect.Parameter.empty
+
+    # What this project adds
+
+    def pin(self, config: Any | Mapping[str, Any] | None) -> None:
+        """Use one configuration verbatim from now on, or with ``None`` choose again.
+
+        Raises:
+            UnknownNameError: a key that the kernel does not have, or one that is missing.
+        """
+        if isinstance(config, Mapping):
+            from tuner.pins import config_of_pin  # noqa: PLC0415 - pins are rare
+
+            config = config_of_pin(
+                self.name, self.arg_names, self.configs, config, self.has_default
+            )
+        self.pinned = config
+        self._forget()
+
+    def explain(self, *args: Any, **kwargs: Any) -> Account:
+        """Print and return what became of every configuration for these arguments, and why.
+
+        A call that was decided is accounted for as it was; for any other the account says what
+        would be done. Nothing is timed or launched, and no GPU is needed.
+        """
+        from tuner.account_of import account_of  # noqa: PLC0415 - it loads the model
+
+        call = Call.of(self.arg_names, args, kwargs)
+        decision = self._accounts.get(self.key_of(call))
+        if decision is None:
+            decision = self._new_decision(call, may_time=True, preview=True)
+        account = account_of(self, decision)
+        print(account)
+        return account
+
+    def tune(self, shapes: Any, inputs: Callable[..., Any] | None = None) -> dict[Any, Any]:
+        """Decide for each shape ahead of time, timing as the policy says; see `tuner.ahead.tune`."""
+        from tuner.ahead import tune  # noqa: PLC0415 - not part of a call
+
+        self._warmed = True
+        return tune(self, shapes, inputs)
+
+    def warm(self, shapes: Any) -> dict[Any, Any]:
+        """Decide for each shape ahead of time, with nothing timed; see `tuner.ahead.warm`."""
+        from tuner.ahead import warm  # noqa: PLC0415 - not part of a call
+
+        self._warmed = True
+        return warm(self, shapes)
+
+    def decide_ahead(self, call: Call, *, may_time: bool) -> Decision:
+        """Decide for a call that is not made, and keep the decision."""
+        key = self.key_of(call)
+        with self._deciding(key):
+            decision = self._new_decision(call, may_time=may_time)
+            # Nothing was timed because nothing was asked to be: that answer stands.
+            decision.keep = not isinstance(decision.view.problem, Gemm) or bool(
+                decision.view.problem.flops
+            )
+            self._remember(key, decision)
+        return decision
+
+    def _warn_if_late(self, key: Key) -> None:
+        if not self._warmed:
+            return
+        self.late_decisions += 1
+        if self.late_decisions == 1:
+            import warnings  # noqa: PLC0415 - once a kernel
+
+            from perfmodel.errors import TuningWarning  # noqa: PLC0415 - as above
+
+            warnings.warn(
+                f"{self.name} decides during a call for {key[:-1]}, which was not among the "
+                "shapes it was warmed for; later ones are counted in late_decisions",
+                TuningWarning,
+                stacklevel=5,
+            )
+
+    def _forget(self) -> None:
+        with self._lock:
+            self.cache.clear()
+            self._accounts.clear()
+            self.judged.clear()
+            self._single = None
+
+    def reset_after_fork(self) -> None:
+        """Forget locks that a thread of the parent process held."""
+        self._lock = threading.Lock()
+        self._key_locks = {}
+
+    def __reduce__(self) -> Any:
+        """Pickle by name, as functions are, with what was decided: another process keeps it."""
+        found: Any = None
+        plain = triton_api.base_function(self.fn)
+        qualified = getattr(plain, "__qualname__", self.name)
+        try:
+            found = _by_name(self.module, qualified)
+        except (ImportError, AttributeError):
+            pass
+        if found is not self:
+            raise pickle.PicklingError(
+                f"kernel {self.module}.{qualified} cannot be found by its name; define it at the "
+                "top level of a module to send it to another process"
+            )
+        return _restored, (self.module, qualified, list(self.cache.items()))
+
+
+def _by_name(module: str, qualified: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in qualified.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _restored(module: str, qualified: str, decided: Sequence[tuple[Key, Any]]) -> Any:
+    """Find a kernel by its name and give it what another process decided."""
+    kernel = _by_name(module, qualified)
+    for key, config in decided:
+        kernel.cache.setdefault(key, config)
+    return kernel
+
+
+def open_memory() -> Memory:
+    """Return the store in the user's cache folder."""
+    from tuner.memory import ProcessMemory  # noqa: PLC0415 - not needed for a warm call
+
+    return ProcessMemory()
+
+
+def _reset_after_fork() -> None:
+    import sys  # noqa: PLC0415 - runs in forked children only
+
+    for kernel in list(_alive):
+        kernel.reset_after_fork()
+    timing = sys.modules.get("tuner.timing")
+    if timing is not None:
+        timing.reset_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+def autotune(
+    configs: Sequence[Any] | None = None,
+    key: Sequence[str] | None = None,
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: Any = None,
+    rep: Any = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = False,
+    *,
+    policy: Policy | str | None = None,
+    k: int = VERIFIED,
+    family: str | None = None,
+    problem: Callable[..., Any] | None = None,
+    names: Mapping[str, str] | None = None,
+    gpu: Gpu | str | Path | None = None,
+    buckets: Mapping[str, Any] | bool | None = None,
+    deterministic: bool = False,
+    budget_s: float | None = None,
+    device: Device | None = None,
+    rank_timeout_s: float = TIMEOUT_S,
+    **unknown: Any,
+) -> Callable[[Any], Autotuner]:
+    """Decorate a kernel as ``triton.autotune`` does; its arguments come first and mean the same.
+
+    ``reset_to_zero`` and ``pre_hook`` are honoured on every launch, the first and later ones alike.
+    Times are kept across processes whatever ``cache_results`` says.
+
+    Args:
+        configs: may be left out with a ``family``: the model's space for the device is used.
+        key: may be left out with a ``family``: sizes and strides.
+        prune_configs_by, reset_to_zero, restore_value, pre_hook, post_hook, warmup, rep,
+        use_cuda_graph, do_bench, cache_results: Triton's.
+        policy: ``model``, ``verify``, ``full`` or ``off`` (`Policy`); by default ``verify`` where
+            the model knows the problem, else ``full``. ``PERFMODEL_AUTOTUNE`` overrides it.
+        k: how many of the model's first ``verify`` times, beside the user's first.
+        family: ``"gemm"`` reads the problem from conventional argument and config names.
+        problem: a function of the arguments that returns the problem, for other names.
+        names: this kernel's names for roles (``m``, ``a``, ``block_m``) that go by another.
+        gpu: the device that the model predicts for; by default the current one.
+        buckets: arguments of the key whose values share a decision (`parse_buckets`); ``False``
+            keeps the model from saying that a decision holds for a whole octave of rows.
+        deterministic: never time.
+        budget_s: seconds that one decision may time for.
+        device: where to time instead of the current device.
+        rank_timeout_s: how long ranks of a distributed job wait for rank 0.
+
+    Raises:
+        UnknownNameError: a name that is no argument of the kernel, an unknown policy or family.
+        UnknownOptionError: an option that belongs elsewhere, or nowhere.
+        UsageError: a value that cannot be used.
+    """
+    checks.check_options(unknown, (*_STOCK_OPTIONS, *_OWN_OPTIONS))
+    chosen = None if policy is None else parse_policy(policy, "policy")
+
+    def decorate(fn: Any) -> Autotuner:
+        arg_names = triton_api.argument_names(fn)
+        name = getattr(triton_api.base_function(fn), "__name__", "kernel")
+        if key is None and family is None:
+            raise UnknownNameError(
+                f"{name} has no key; give the arguments whose values call for another config"
+            )
+        binding = bind(name, arg_names, family=family, problem=problem, names=names, key=key or ())
+        if not configs and key is None and binding is None:
+            raise UnknownNameError(
+                f"{name} has no configs{closest('', ())}; give some, or a family"
+            )
+        asked = buckets if isinstance(buckets, Mapping) else {}
+        keys = list(key if key is not None else binding.keys if binding is not None else ())
+        settings = Settings(
+            policy=chosen, k=k, gpu=gpu, deterministic=deterministic, budget_s=budget_s,
+            device=device, rank_timeout_s=rank_timeout_s,
+            buckets=parse_buckets(name, keys, asked), judged=buckets is not False,
+        )  # fmt: skip
+        return Autotuner(
+            fn, arg_names, None if configs is None else list(configs), key, reset_to_zero,
+            restore_value, pre_hook=pre_hook, post_hook=post_hook,
+            prune_configs_by=prune_configs_by, warmup=warmup, rep=rep,
+            use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results,
+            settings=settings, binding=binding, names=names,
+        )  # fmt: skip
+
+    return decorate

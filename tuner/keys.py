@@ -1,0 +1,30 @@
+"""The store's key of a call, made by the one function that every reader and writer uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tuner.identity import Key, arguments_text, config_text, kernel_hash
+from tuner.measure.device import DeviceIdentity
+
+if TYPE_CHECKING:
+    from tuner.decision import Call
+    from tuner.decorator import Autotuner
+
+__all__ = ["config_text", "store_key"]
+
+
+def store_key(kernel: Autotuner, call: Call, device: DeviceIdentity) -> Key:
+    """Return what measurements of this call are kept under.
+
+    Values of the kernel's key count, bucketed where it asked for that; of the other arguments only
+    what the compiler specialises on.
+    """
+    buckets = kernel.settings.buckets
+    values = {
+        name: buckets[name](call.arguments[name]) if name in buckets else call.arguments[name]
+        for name in kernel.call_key.names
+        if name in call.arguments
+    }
+    others = {name: value for name, value in call.arguments.items() if name not in values}
+    return Key(kernel_hash(kernel.fn), arguments_text(values, others), device)

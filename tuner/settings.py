@@ -1,0 +1,42 @@
+"""What a kernel's user asked for, checked, beyond what Triton's decorator takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfmodel.errors import UsageError
+from perfmodel.hardware.gpu import Gpu
+from tuner.buckets import Bucket
+from tuner.measure.device import Device
+from tuner.policy import Policy
+from tuner.ranks import TIMEOUT_S
+
+VERIFIED = 3
+"""Configurations of the model's that ``verify`` times, beside the user's first."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """See `tuner.autotune` for what each means."""
+
+    policy: Policy | None = None
+    k: int = VERIFIED
+    gpu: Gpu | str | Path | None = None
+    deterministic: bool = False
+    budget_s: float | None = None
+    device: Device | None = None
+    rank_timeout_s: float = TIMEOUT_S
+    buckets: Mapping[str, Bucket] = field(default_factory=dict)
+    judged: bool = True  # the model may say that a decision holds for a whole octave
+    check: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
+            raise UsageError(f"k is {self.k!r}; use a whole number of at least 1")
+        for name in ("budget_s", "rank_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} is {value!r}; use seconds above 0")
