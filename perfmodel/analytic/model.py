@@ -37,6 +37,9 @@ EVENT_TIMING_LAUNCH_S = 4e-6
 CUDA_GRAPH_LAUNCH_S = 2e-6
 """Launch floors belong to the timing protocol: events around a launch, or launches in a graph."""
 
+FURTHER_LAUNCH_S = 1.5e-6
+"""A dependent kernel in the same stream starts this much after its predecessor's end."""
+
 LIMITERS = ("tensor", "fma", "sfu", "issue", "dram", "l2", "smem", "latency", "launch")
 _PER_TRIP = ("tensor", "fma", "sfu", "issue", "l2", "smem")
 _ON_CHIP = [LIMITERS.index(name) for name in (*_PER_TRIP, "latency")]
@@ -89,11 +92,14 @@ def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
     busy = soft_maximum([on_chip, dram], OVERLAP_POWER)
     # The first loads and the last stores of a launch overlap with nothing.
     ramp = np.where(work.ctas > 0, rates.memory_latency_s, 0.0)
-    seconds = launch_overhead_s + ramp + busy
+    launch = launch_overhead_s + ramp
+    if work.extra_launches is not None:
+        launch = launch + FURTHER_LAUNCH_S * work.extra_launches
+    seconds = launch + busy
     limiter_s = np.empty((len(LIMITERS), *np.shape(dram)))
     limiter_s[_ON_CHIP] = _total([p.alone for p in parts])
     limiter_s[LIMITERS.index("dram")] = dram
-    limiter_s[LIMITERS.index("launch")] = launch_overhead_s + ramp
+    limiter_s[LIMITERS.index("launch")] = launch
     started = np.maximum(waves.count * gpu.sm_count * occupancy, 1.0)
     return Estimate(
         seconds=seconds,
@@ -145,13 +151,58 @@ def _class_seconds(
     )
     # What the resource alone costs: the busiest SM's rounds of CTAs, one at a time.
     rounds = waves.full * occupancy + tail
+    wait = waves.count * waiting
+    if cta.longest_iterations is not None:
+        deal = _Deal.of(cta, cta.longest_iterations, work.ctas, gpu, occupancy)
+        share = np.where(waves.full > 0, occupancy, tail)
+        alone_s = np.stack([share * (busiest + spill), np.zeros_like(exposed)])
+        longest, longest_wait = loop_seconds(
+            cta.longest_iterations, alone_s, exposed, rates.memory_latency_s
+        )
+        seconds = deal.rule(seconds, full + occupancy * epilogue, longest + share * epilogue)
+        wait = deal.rule(wait, waiting, longest_wait)
+        rounds = deal.rule(rounds, occupancy, deal.longest_share)
     trips = rounds * cta.iterations
     alone = np.empty((len(_ON_CHIP), *np.shape(exposed)))
     alone[:-1] = trips * per_trip
     alone[_PER_TRIP.index("l2")] += rounds * epilogue + trips * spill
     # Latency alone: every wave fills its pipeline and then waits between trips.
-    alone[-1] = waves.count * waiting
+    alone[-1] = wait
     return _ClassTime(seconds=seconds, alone=alone, trip=full_trip, exposed=exposed)
+
+
+@dataclass(frozen=True)
+class _Deal:
+    """How CTAs of different length share a device, arrays (N,).
+
+    ``even`` is the number of waves if they were dealt out to the last SM evenly, ``mixed`` from 0
+    (all CTAs alike) to 1 (the longest twice the mean).
+    """
+
+    even: Array
+    longest_share: Array
+    mixed: Array
+
+    @classmethod
+    def of(
+        cls, cta: CtaClass, longest_iterations: Array, ctas: Array, gpu: Gpu, occupancy: Array
+    ) -> _Deal:
+        share = np.maximum(longest_iterations / np.maximum(cta.iterations, TINY_S), 1.0)
+        share = np.where(cta.iterations > 0, share, 1.0)
+        return cls(
+            even=ctas / (gpu.sm_count * occupancy),
+            longest_share=share,
+            mixed=np.clip(share - 1.0, 0.0, 1.0),
+        )
+
+    def rule(self, in_waves: Array, one: Array, longest: Array) -> Array:
+        """Return the busiest SM's cost: in whole waves, or as dealt out until the longest decides.
+
+        A free slot takes the next CTA, so that unequal ones spread until none is left; equal ones
+        all end together and leave the last wave's slots idle.
+        """
+        dealt = np.where(self.even > 0, np.maximum(self.even * one, longest), 0.0)
+        return np.asarray((1.0 - self.mixed) * in_waves + self.mixed * dealt)
 
 
 def _total(parts: Sequence[Array]) -> Array:

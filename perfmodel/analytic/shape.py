@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.analytic.model import CUDA_GRAPH_LAUNCH_S, soft_maximum
+from perfmodel.analytic.model import CUDA_GRAPH_LAUNCH_S, FURTHER_LAUNCH_S, soft_maximum
 from perfmodel.analytic.rates import DeviceRates, rates_for
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention_table import AttentionTable
@@ -35,9 +35,6 @@ SERIAL_SOFTMAX_POWER = 2.0
 
 MEMORY_POWER = 4.0
 """On-chip work and DRAM traffic of a launch overlap well: equally long, 1.19 times."""
-
-FURTHER_LAUNCH_S = 1.5e-6
-"""A dependent kernel in the same stream starts this much after its predecessor's end."""
 
 CHUNK = 1 << 15
 """Rows worked on at once, so that their arrays stay in a CPU's cache."""

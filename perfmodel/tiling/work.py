@@ -36,7 +36,9 @@ SPLIT_PARTIAL_BYTES = 4
 
 @dataclass(frozen=True)
 class CtaClass:
-    """CTAs that do the same amount of work, arrays (N,) with one launch a row.
+    """CTAs that do the same work a trip, arrays (N,) with one launch a row.
+
+    ``iterations`` are trips of the main loop, on average where CTAs differ in length.
 
     Per trip of the main loop unless the name says otherwise; bytes are those one CTA moves.
     """
@@ -52,6 +54,7 @@ class CtaClass:
     instructions: Array  # warp instructions issued by all warps of the CTA
     epilogue_bytes: Array  # stored once per CTA
     spill_bytes: Array  # local memory written and read back
+    longest_iterations: Array | None = None  # of the longest CTA, where they differ in length
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Work:
     compute_dtype: str
     mma_share: Array  # of the matrix peak that this tile's instructions can reach
     patch: Patch
+    extra_launches: Array | None = None  # that follow in the same stream, such as a reduction
 
 
 @dataclass(frozen=True)
