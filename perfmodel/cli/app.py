@@ -24,6 +24,8 @@ COMMANDS: Mapping[str, tuple[str, bool]] = {
     "data": ("perfmodel.cli.data", True),
     "train": ("perfmodel.cli.train", True),
     "evaluate": ("perfmodel.cli.evaluate", False),
+    "collect": ("perfmodel.cli.collect", True),
+    "calibrate": ("perfmodel.cli.calibrate", False),
 }
 
 USAGE = 2

@@ -165,6 +165,15 @@ def replay_bench(table: Path, sleep_s: float, gpu: str) -> Bench:
     return Bench(device, NamedTrials(), manifest={"device": identity.name, "table": table.name})
 
 
+def absolute_address(address: str) -> str:
+    """Return a device's address as other processes, in other folders, may use it."""
+    kind, _, rest = address.partition(":")
+    if kind != "replay" or not rest:
+        return address
+    name, question, query = rest.partition("?")
+    return f"replay:{Path(name).expanduser().resolve()}{question}{query}"
+
+
 def _config_columns() -> tuple[str, ...]:
     from perfmodel.dataset.schema import CONFIG_COLUMNS  # noqa: PLC0415 - as above
 

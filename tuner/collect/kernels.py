@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.tiling.config import TileConfig
 from tuner.collect.families import family_of
 from tuner.collect.plan_file import Item, PlannedConfig, PlannedProblem
+from tuner.compile import specialize
+from tuner.kernel_source import kernel_hash
 from tuner.kernels import catalog
 from tuner.kernels.launch import Launch, Plan
 
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel to compile, as Triton's launcher would ask for it; equal where its binary is."""
+    """A binary that an item launches: launch ``number`` of its plan; equal texts, equal binary."""
 
-    name: str  # of the item's kernel
-    launch: Launch
+    item: Item
+    number: int
     text: str
 
 
@@ -32,8 +34,8 @@ def launches_of(item: Item) -> Plan:
         InvalidProblemError: the kernel does not compute such problems.
         NotInstalledError: Triton is absent.
     """
-    problem, config = problem_of(item.problem), config_of(item.config)
-    return catalog.find(item.problem.kernel).planned(problem, config)
+    kernel = catalog.find(item.problem.kernel)
+    return kernel.planned(problem_of(item.problem), config_of(item.config))
 
 
 def inputs_of(problem: PlannedProblem, device: str, seed: int = 0) -> Tensors:
@@ -51,21 +53,27 @@ def config_of(planned: PlannedConfig) -> TileConfig:
     return TileConfig(**planned.values, extras=tuple(sorted(planned.extras.items())))
 
 
-def variants_of(item: Item) -> Sequence[Variant]:
-    """Return the kernels that an item launches, those without a program left out."""
-    found = []
-    for launch in launches_of(item).launches:
-        if launch.programs:
-            found.append(Variant(item.problem.kernel, launch, _text(launch)))
-    return found
+def variants_of(items: Iterable[Item]) -> Sequence[Variant]:
+    """Return the binaries that items launch, each once, in order of first use.
+
+    An item that its kernel refuses, or that launches nothing, needs none.
+    """
+    found: dict[str, Variant] = {}
+    for item in items:
+        for number, launch in enumerate(launches_of(item).launches):
+            if launch.programs:
+                text = _text(launch)
+                found.setdefault(text, Variant(item, number, text))
+    return list(found.values())
 
 
-def source_hashes(names: Sequence[str], launches: Sequence[Launch]) -> dict[str, str]:
-    """Return the hash of the sources behind each kernel name, callees included."""
+def source_hashes(items: Iterable[Item]) -> dict[str, str]:
+    """Return the hash of the sources behind each kernel's name, callees included."""
     found: dict[str, set[str]] = {}
-    for name, launch in zip(names, launches, strict=True):
-        found.setdefault(name, set()).add(str(launch.kernel.cache_key))
-    return {name: "+".join(sorted(keys)) for name, keys in sorted(found.items())}
+    for item in {i.problem.kernel: i for i in items}.values():
+        for launch in launches_of(item).launches:
+            found.setdefault(item.problem.kernel, set()).add(kernel_hash(launch.kernel))
+    return {name: "+".join(sorted(hashes)) for name, hashes in sorted(found.items())}
 
 
 def compiler_name() -> str:
@@ -76,15 +84,14 @@ def compiler_name() -> str:
 
 
 def _text(launch: Launch) -> str:
-    """What the binary depends on, canonically."""
-    from tuner.compile import specialize  # noqa: PLC0415 - loads Triton
-
-    special = specialize(
-        launch.kernel.arg_names, launch.pointers, launch.integers,
-        {**launch.constexprs, **launch.floats},
-    )  # fmt: skip
+    """What a binary depends on, canonically; the device and the compiler aside."""
+    found = specialize(
+        launch.kernel.arg_names, launch.pointers, launch.integers, launch.constexprs, launch.floats
+    )
     return repr((
-        launch.kernel.cache_key, sorted(special.signature.items()),
-        sorted((k, str(v)) for k, v in special.constexprs.items()),
-        sorted(special.attrs.items()), sorted(launch.options.items()),
+        launch.kernel.cache_key,
+        sorted(found.signature.items()),
+        sorted((name, str(value)) for name, value in found.constexprs.items()),
+        sorted(found.attrs.items()),
+        sorted(launch.options.items()),
     ))  # fmt: skip

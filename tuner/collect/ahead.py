@@ -1,0 +1,218 @@
+"""Compile a plan ahead of time, on CPUs alone, so that GPU time goes to timing.
+
+Binaries go into Triton's own cache (``TRITON_CACHE_DIR``), under the keys that its launcher looks
+up on the GPU's host. What does not compile is remembered beside the plan's rows, since Triton's
+cache only remembers successes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfmodel.dataset.outcome import Outcome
+from perfmodel.dataset.schema import SCHEMA_VERSION
+from perfmodel.errors import UsageError
+from tuner.collect.keys import measurement_key
+from tuner.collect.lock import hold
+from tuner.collect.plan_file import Item, Plan
+from tuner.collect.shard import SUFFIX, Header, Row, ShardWriter
+
+Tell = Callable[[int, int, str], None]
+"""Called with how many binaries are done, of how many, and which was last."""
+
+IN_FLIGHT = 2
+"""Compilations handed to each process ahead of its need."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What one compilation came to; ``cached`` if Triton's cache held it."""
+
+    outcome: Outcome
+    reason: str | None
+    seconds: float
+    cached: bool
+
+
+@dataclass(frozen=True)
+class AheadSummary:
+    """What compiling a plan came to, binaries counted once each."""
+
+    binaries: int
+    compiled: int
+    cached: int
+    failed: int
+    failed_before: int
+    seconds: float  # of all processes together
+    reasons: tuple[tuple[str, str], ...]  # of the failures: configuration and reason
+
+
+def compile_plan(
+    plan: Plan,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    tell: Tell | None = None,
+) -> AheadSummary:
+    """Compile every binary of ``plan`` that is not compiled yet, in many processes.
+
+    Args:
+        plan: whose device's architecture is compiled for, whatever this machine has.
+        folder: where failures are remembered.
+        processes: at once; by default as many as this process may use cores.
+        tell: told of progress.
+
+    Raises:
+        NotInstalledError: Triton is absent.
+        UsageError: the device is none that Triton compiles for, or ``processes`` is under 1.
+    """
+    from tuner.collect import kernels  # noqa: PLC0415 - loads Triton
+    from tuner.compile import compute_capability  # noqa: PLC0415 - as above
+
+    processes = len(os.sched_getaffinity(0)) if processes is None else processes
+    if processes < 1:
+        raise UsageError(f"processes is {processes}; use a whole number of at least 1")
+    compute_capability(plan.architecture)
+    variants = kernels.variants_of(plan.items)
+    header = Header(
+        plan="any",
+        protocol="compile-1",
+        schema=SCHEMA_VERSION,
+        gpu=None,
+        device=plan.architecture,
+        compiler=kernels.compiler_name(),
+    )
+    name = f"compiled-{hashlib.sha256(repr(header).encode()).hexdigest()[:8]}"
+    with hold(folder, name), ShardWriter(folder / f"{name}{SUFFIX}", header) as ledger:
+        before = {row.key: row for row in ledger.done if not row.outcome.ran}
+        todo = [v for v in variants if measurement_key(v.text) not in before]
+        tally = _Tally(len(variants), len(variants) - len(todo), tell)
+        tasks = [(v.item, v.number, plan.architecture) for v in todo]
+        for at, found in _in_processes(tasks, processes):
+            variant = todo[at]
+            if not found.outcome.ran:
+                row = Row(
+                    variant.item.number, measurement_key(variant.text), found.outcome,
+                    reason=found.reason, wall_s=round(found.seconds, 4),
+                )  # fmt: skip
+                ledger.append(row)
+            tally.count(variant.item, found)
+        ledger.sync()
+    failures = [(v, before[measurement_key(v.text)].reason or "") for v in variants
+                if measurement_key(v.text) in before]  # fmt: skip
+    known = [(_describe(v.item), reason) for v, reason in failures]
+    return AheadSummary(
+        binaries=len(variants),
+        compiled=tally.compiled,
+        cached=tally.cached,
+        failed=len(tally.reasons),
+        failed_before=len(known),
+        seconds=tally.seconds,
+        reasons=(*known, *tally.reasons),
+    )
+
+
+def compile_one(item: Item, number: int, architecture: str) -> Compiled:
+    """Compile launch ``number`` of an item, or find it in Triton's cache."""
+    from tuner.collect.kernels import launches_of  # noqa: PLC0415 - loads Triton
+    from tuner.compile import compile_launch  # noqa: PLC0415 - as above
+
+    with _listening() as hits:
+        found = compile_launch(launches_of(item).launches[number], architecture)
+    return Compiled(found.outcome, found.reason, found.seconds, cached=hits == [True])
+
+
+class _Tally:
+    """Counts results, and tells of them."""
+
+    def __init__(self, total: int, done: int, tell: Tell | None) -> None:
+        self._total, self._done, self._tell = total, done, tell
+        self.compiled = self.cached = 0
+        self.seconds = 0.0
+        self.reasons: list[tuple[str, str]] = []
+        if tell is not None:
+            tell(done, total, "")
+
+    def count(self, item: Item, found: Compiled) -> None:
+        """Add one result."""
+        self._done += 1
+        self.seconds += found.seconds
+        if not found.outcome.ran:
+            self.reasons.append((_describe(item), found.reason or found.outcome.value))
+        elif found.cached:
+            self.cached += 1
+        else:
+            self.compiled += 1
+        if self._tell is not None:
+            self._tell(self._done, self._total, item.problem.origin)
+
+
+Task = tuple[Item, int, str]
+
+
+def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Compiled]]:
+    """Yield each task's result as it comes.
+
+    A compiler that takes its process down takes the pool with it: what was under way is then tried
+    again, each alone, and what brings its own process down is a failure.
+    """
+    left = list(range(len(tasks)))
+    while left:
+        running: dict[Future[Compiled], int] = {}
+        try:
+            with _pool(min(processes, len(left))) as pool:
+                while left or running:
+                    while left and len(running) < IN_FLIGHT * processes:
+                        at = left.pop(0)
+                        running[pool.submit(compile_one, *tasks[at])] = at
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        result = future.result()
+                        yield running.pop(future), result
+        except BrokenProcessPool:
+            for at in sorted(running.values()):
+                yield at, _alone(tasks[at])
+
+
+def _alone(task: Task) -> Compiled:
+    try:
+        with _pool(1) as pool:
+            return pool.submit(compile_one, *task).result()
+    except BrokenProcessPool:
+        return Compiled(Outcome.CRASHED, "the compiler took its process down", 0.0, cached=False)
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    # Not fork: the compiler starts threads, which a forked child would be without.
+    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+
+
+@contextmanager
+def _listening() -> Iterator[list[bool]]:
+    """Yield whether each compilation within was found in Triton's cache."""
+    from triton import knobs  # noqa: PLC0415 - optional extra
+
+    hits: list[bool] = []
+
+    def listen(*, cache_hit: bool, **_: Any) -> None:
+        hits.append(bool(cache_hit))
+
+    before = knobs.compilation.listener
+    knobs.compilation.listener = listen
+    try:
+        yield hits
+    finally:
+        knobs.compilation.listener = before
+
+
+def _describe(item: Item) -> str:
+    values = ",".join(f"{k}={v}" for k, v in item.config.values.items())
+    return f"{item.problem.origin}: {values}"

@@ -1,0 +1,162 @@
+"""Measuring on this machine's NVIDIA GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.dataset.outcome import Outcome
+from perfmodel.errors import DeviceLostError, NoDeviceError, NotInstalledError
+from tuner.collect.bench import Bench
+from tuner.collect.inventory import NEEDS_NONE, manifest, require_known, visible_devices
+from tuner.collect.plan_file import Item, Plan, PlannedProblem
+from tuner.measure.device import Device, DeviceIdentity, Timing, Trial
+from tuner.measure.failures import classify
+from tuner.measure.nvml import Nvml
+
+if TYPE_CHECKING:
+    from tuner.kernels.execution import Tensors
+
+
+def cuda_bench(ordinal: int, plan: Plan) -> Bench:
+    """Return the bench of GPU ``ordinal`` as CUDA numbers them for this process.
+
+    Raises:
+        NoDeviceError: there is no such GPU, or it is cut into slices.
+        NotInstalledError: torch, Triton or the NVML binding is absent.
+        UnknownGpuError, AmbiguousGpuError: no one device goes by the driver's name.
+    """
+    devices = visible_devices()
+    if ordinal >= len(devices):
+        raise NoDeviceError(
+            f"there is no cuda:{ordinal}; this process sees {len(devices)}: "
+            f"{', '.join(f'cuda:{d.ordinal} ({d.facts.name})' for d in devices)}. {NEEDS_NONE}"
+        )
+    found = devices[ordinal]
+    require_known(found.identity)
+    _require_torch()
+    from triton.testing import do_bench  # noqa: PLC0415 - optional extra
+
+    from tuner.collect.kernels import compiler_name, source_hashes  # noqa: PLC0415 - as above
+    from tuner.measure.do_bench import DoBenchDevice  # noqa: PLC0415 - as above
+
+    nvml = Nvml()
+    device = GuardedDevice(DoBenchDevice(do_bench, found.identity), ordinal)
+    return Bench(
+        device=device,
+        trials=CudaTrials(ordinal),
+        clocks=partial(_clocks, nvml, found.facts.index),
+        compiler=compiler_name(),
+        kernels=source_hashes(plan.items),
+        manifest=manifest(found, nvml.reading(found.facts.index)),
+    )
+
+
+class CudaTrials:
+    """Trials of the reference kernels; one problem's inputs are kept at a time."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._device = f"cuda:{ordinal}"
+        self._problem: PlannedProblem | None = None
+        self._inputs: Tensors = {}
+        self._refused: BaseException | None = None
+
+    def trial(self, item: Item) -> Trial:
+        """Return a trial of an item.
+
+        Raises:
+            Exception: its inputs do not fit, or its kernel refuses it. The first is not tried
+                again for the problem's other configurations.
+        """
+        from tuner.collect.kernels import launches_of  # noqa: PLC0415 - loads Triton
+        from tuner.kernels.execution import allocate, execute  # noqa: PLC0415 - as above
+
+        if item.problem is not self._problem:
+            self._load(item.problem)
+        if self._refused is not None:
+            raise self._refused
+        plan = launches_of(item)
+        tensors = {**self._inputs, **allocate(plan, self._device)}
+        return Trial(
+            item.text, launch=partial(execute, plan, tensors), expected_us=item.config.expected_us
+        )
+
+    def close(self) -> None:
+        """Give the memory back."""
+        import torch  # noqa: PLC0415 - optional extra
+
+        self._problem, self._inputs, self._refused = None, {}, None
+        torch.cuda.empty_cache()
+
+    def _load(self, problem: PlannedProblem) -> None:
+        from tuner.collect.kernels import inputs_of  # noqa: PLC0415 - loads Triton
+
+        self.close()
+        self._problem = problem
+        try:
+            self._inputs = inputs_of(problem, self._device)
+        except Exception as error:
+            found = classify(error)
+            if found is None or found.poisoned:
+                raise
+            self._refused = error.with_traceback(None)
+
+
+class GuardedDevice:
+    """Notices when a crash has spoilt the CUDA context, so that no later row is blamed for it."""
+
+    def __init__(self, device: Device, ordinal: int) -> None:
+        self._device, self._ordinal = device, ordinal
+        self._lost: str | None = None
+
+    @property
+    def identity(self) -> DeviceIdentity:
+        """Of the device inside."""
+        return self._device.identity
+
+    @property
+    def protocol(self) -> str:
+        """Of the device inside."""
+        return self._device.protocol
+
+    def time(self, trial: Trial, *, samples: int, limit_s: float) -> Timing:
+        """Time a trial.
+
+        Raises:
+            DeviceLostError: an earlier trial spoilt the context; a new process can go on.
+        """
+        if self._lost is not None:
+            raise DeviceLostError(
+                f"the CUDA context is beyond use ({self._lost}); every row before is on disk, "
+                "and the same command in a new process goes on"
+            )
+        timing = self._device.time(trial, samples=samples, limit_s=limit_s)
+        if timing.outcome is Outcome.CRASHED:
+            import torch  # noqa: PLC0415 - optional extra
+
+            try:
+                torch.cuda.synchronize(self._ordinal)
+            except RuntimeError as error:
+                self._lost = str(error).splitlines()[0]
+        return timing
+
+
+def _clocks(nvml: Nvml, index: int, when: str) -> Mapping[str, Any]:
+    return nvml.reading(index).columns(when)
+
+
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: PLC0415 - optional extra
+        import triton  # noqa: F401, PLC0415 - as above
+    except ImportError as error:
+        raise NotInstalledError(
+            f"measuring on a GPU needs torch and Triton ({error}); "
+            "install them with: pip install 'perfmodel[triton]'"
+        ) from error
+    if not torch.cuda.is_available():
+        raise NoDeviceError(
+            f"the driver has a GPU that torch {torch.__version__} cannot use: install a build of "
+            f"torch for CUDA. {NEEDS_NONE}"
+        )
