@@ -69,7 +69,7 @@ def adapt(model: GemmModel, table: FeatureTable) -> tuple[GemmModel, Mapping[str
     for gpu in sorted({str(g) for g in table.gpu}):
         rows = table.take(table.gpu == gpu)
         base = model.for_device(gpu)
-        heads = Heads(time=base.time, rank=base.rank, known=table.kinds())
+        heads = Heads(base.time, base.rank, table.kinds(), base.coverage)
         deltas[gpu], gains[gpu] = _device(model, heads, gpu, rows)
     return replace(model, deltas=deltas), gains
 
@@ -77,7 +77,7 @@ def adapt(model: GemmModel, table: FeatureTable) -> tuple[GemmModel, Mapping[str
 def adapt_heads(heads: Heads, table: FeatureTable, spec: TrainSpec = ADAPT) -> Heads:
     """Return ``heads`` with trees added that learn their errors on ``table``."""
     weight = near_best_weight(table, spec.weight_floor)
-    target = table.target - heads.time.predict(table.features)
+    target = table.target / heads.trust(table.features) - heads.time.predict(table.features)
     time = fit_trees(table.features, target, weight, spec, spec.time_trees)
     rank = fit_preference(table, spec, start=heads.rank.predict(table.features))
     return replace(

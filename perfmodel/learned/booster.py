@@ -79,7 +79,11 @@ class Heads:
 
     def log_correction(self, features: NDArray[np.float32]) -> Floats:
         """Return log(measured / analytic), shape (N,)."""
-        return self.time.predict(features)
+        return self.time.predict(features) * self.trust(features)
+
+    def trust(self, features: NDArray[np.float32]) -> Floats:
+        """Return how much of what the time trees say counts, see `Coverage.trust`."""
+        return np.ones(len(features)) if self.coverage is None else self.coverage.trust(features)
 
 
 def fit_heads(table: FeatureTable, spec: TrainSpec, progress: Progress | None = None) -> Heads:

@@ -99,11 +99,11 @@ class GemmModel:
 
     def covers(self, features: Features) -> NDArray[np.bool_]:
         """Whether each row lies within the trained range of every feature, give or take a step."""
-        return self._coverage.covers(features)
+        return self.coverage.covers(features)
 
     def familiar(self, features: Features) -> NDArray[np.bool_]:
         """Whether each row's tile was seen in many problems."""
-        return self._coverage.familiar(features)
+        return self.coverage.familiar(features)
 
     def log_correction(self, features: Features) -> Floats:
         """Return log(measured / analytic)."""
@@ -111,11 +111,13 @@ class GemmModel:
 
     def rough_correction(self, features: Features) -> Floats:
         """Return what the first trees make of `log_correction`, at a fraction of its cost."""
-        return self._rough.predict(features)
+        return self._rough.predict(features) * self.coverage.trust(features)
 
     def remaining_correction(self, features: Features) -> Floats:
         """Return what the other trees add to `rough_correction`."""
-        return np.zeros(len(features)) if self._rest is None else self._rest.predict(features)
+        if self._rest is None:
+            return np.zeros(len(features))
+        return self._rest.predict(features) * self.coverage.trust(features)
 
     def preference(self, features: Features) -> Floats:
         """Return how much the pairwise trees prefer each configuration of a problem; no unit.
@@ -140,11 +142,12 @@ class GemmModel:
 
     def contributions(self, row: NDArray[np.float32]) -> dict[str, float]:
         """Return what each feature of one row (F,) adds to `log_correction`, by name."""
-        values = self.time.contributions(row)
+        values = self.time.contributions(row) * self.coverage.trust(row[None])
         return dict(zip(self.manifest.features, values.tolist(), strict=True))
 
     @cached_property
-    def _coverage(self) -> Coverage:
+    def coverage(self) -> Coverage:
+        """What the training rows cover."""
         whole = (-np.inf, np.inf)
         ranges = [self.manifest.ranges.get(name, whole) for name in self.manifest.features]
         low, high = np.array(ranges).T

@@ -76,7 +76,7 @@ def cross_fit(
 
 def predict_rows(heads: Heads, table: FeatureTable) -> HeldOut:
     """Return what ``heads`` say of every row of ``table``."""
-    correction = heads.time.predict(table.features)
+    correction = heads.log_correction(table.features)
     log_analytic = np.log(table.analytic_s)
     preference = heads.rank.predict(table.features)
     if heads.coverage is not None:

@@ -14,6 +14,7 @@ from perfmodel.hardware.catalog import load_gpu
 from perfmodel.launches import gemm_launches
 from perfmodel.learned.artifact import load_model, save_model
 from perfmodel.learned.booster import TrainSpec, fit_heads, fit_trees, near_best_weight, scaled
+from perfmodel.learned.coverage import TRUST_PER_STEP, Coverage
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.features import gemm_columns
 from perfmodel.learned.model import GemmModel
@@ -274,3 +275,16 @@ def test_a_trained_model_answers_the_same_from_its_files(tmp_path: Path) -> None
     np.testing.assert_array_equal(again.log_interval(rows, True), model.log_interval(rows, True))
     assert again.manifest.features == model.manifest.features
     assert again.accuracy == model.accuracy
+
+
+def test_a_correction_fades_beyond_the_trained_sizes() -> None:
+    coverage = Coverage(
+        names=("waves", "block_m", "iterations"),
+        low=np.array([0.0, 4.0, 2.0]),
+        high=np.array([10.0, 8.0, 6.0]),
+        tiles=np.array([], dtype=np.int64),
+    )
+    rows = np.array([[5, 6, 4], [12, 6, 4], [5, 20, 4], [5, 6, -1]], dtype=np.float32)
+    trust = coverage.trust(rows)
+    assert trust == pytest.approx([1.0, TRUST_PER_STEP**2, 1.0, TRUST_PER_STEP**3])
+    assert coverage.trust(np.array([[400, 6, 4]], dtype=np.float32))[0] < 1e-6
