@@ -20,6 +20,7 @@ from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import TileConfig
 from tuner.kernels.gemm import launch_of
 from tuner.kernels.language import INSTALLED
+from tuner.measure.failures import reason_of
 from tuner.kernels.launch import Launch
 
 POINTER_TYPES: Mapping[str, str] = {
@@ -146,7 +147,7 @@ def compile_kernel(
             binary = triton.compile(source, target=gpu_target, options=dict(options))
     except Exception as error:  # Triton raises errors of every class; the reason names it
         seconds = time.perf_counter() - started
-        return CompiledKernel(target, num_warps, Outcome.COMPILE_FAILED, _reason(error), seconds)
+        return CompiledKernel(target, num_warps, Outcome.COMPILE_FAILED, reason_of(error), seconds)
     seconds = time.perf_counter() - started
     registers, stack_bytes = resource_usage(binary.asm["cubin"])
     return CompiledKernel(
@@ -209,14 +210,3 @@ def _pointer_type(dtype: DType) -> str:
             f"Triton kernels cannot take {dtype} operands; use one of: {', '.join(POINTER_TYPES)}"
         )
     return found
-
-
-def _reason(error: BaseException) -> str:
-    """The class and the one line that says what is wrong, of messages many lines long."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("Repro command")]
-    for word in ("fatal", "error"):  # ptxas says what is wrong after the first
-        for line in lines:
-            if re.search(rf"\b{word}\s*:", line, re.IGNORECASE):
-                return f"{type(error).__name__}: {line}"
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.dataset.outcome import Outcome
-from perfmodel.errors import CacheFolderError, CacheUnusableWarning
+from perfmodel.errors import CacheFolderError, CacheWarning
 from perfmodel.files import atomic_path, cache_dir
 from tuner.compile import CompiledKernel
 
@@ -62,7 +62,7 @@ class CompileCache:
     def _warn(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(message, CacheUnusableWarning, stacklevel=3)
+            warnings.warn(message, CacheWarning, stacklevel=3)
 
 
 def result_of(values: dict[str, Any]) -> CompiledKernel:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 
 from perfmodel.dataset.outcome import Outcome
+from perfmodel.errors import NotInstalledError
 from tuner.compile import CompiledKernel
 from tuner.compile_cache import CompileCache, result_of
 from tuner.compile_job import CompileJob
@@ -48,7 +50,15 @@ def compile_all(
         cache: where results are looked up and stored; ``None`` for nowhere.
         tell: told of every result, from whichever thread has it, one at a time.
         command: what to run as a worker; by default ours.
+
+    Raises:
+        NotInstalledError: Triton is absent.
     """
+    if command is None and jobs and find_spec("triton") is None:
+        raise NotInstalledError(
+            "compiling a kernel needs Triton, which is not installed; "
+            "install it with: pip install 'perfmodel[triton]'"
+        )
     return _Pool(list(jobs), limit_s, cache, tell, command).run(workers)
 
 

@@ -2,8 +2,9 @@
 
 Each tile parameter is a number to suggest, on the scale of the values that occur. A table holds
 far fewer configurations than the product of its values, so a suggestion is taken as the nearest
-configuration that was not timed yet: it never wastes a trial on one that cannot run. The values of
-all its trials are those configurations' recorded times.
+configuration that was not timed yet: it never wastes a trial on one that cannot run. The first
+trials are drawn evenly from the table: nearest to even draws of the parameters are mostly those at
+the table's rim, which do worse.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from perfmodel.evaluate.replay import Floats, Played, Session
 
 NAME = "optuna-tpe"
 
-DRAWN_SHARE = 3
-"""One trial in so many is drawn at random before the estimator has its say: optuna's own default
-of ten would leave nothing to the estimator at these budgets."""
+DRAWN_SHARE = 2
+"""One trial in so many is drawn before the estimator has its say: optuna's own default of ten would
+leave nothing to the estimator at these budgets."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,13 @@ class OptunaTpe:
         Raises:
             NotInstalledError: optuna is missing.
         """
-        study = _study(seed, self.budget)
+        study = _study(seed)
         places = _places(session.parameters)
         columns = np.flatnonzero(places.max(axis=0) > 0)
         trials = min(self.budget, len(session))
+        drawn = np.random.default_rng(seed).permutation(len(session))[: -(-trials // DRAWN_SHARE)]
+        for row in drawn:
+            study.enqueue_trial({f"p{c}": float(places[row, c]) for c in columns})
         left = np.ones(len(session), dtype=bool)
         best, best_us = 0, np.inf
         for _ in range(trials):
@@ -55,7 +59,7 @@ class OptunaTpe:
         return Played(best, trials)
 
 
-def _study(seed: int, budget: int) -> Any:
+def _study(seed: int) -> Any:
     try:
         import optuna  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
@@ -63,7 +67,7 @@ def _study(seed: int, budget: int) -> Any:
             f"the {NAME} baseline needs optuna; install it with: pip install 'perfmodel[bench]'"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=budget // DRAWN_SHARE)
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)
     return optuna.create_study(sampler=sampler)
 
 
