@@ -134,10 +134,6 @@ class CacheWarning(UserWarning):
     """The tuner's cache cannot be used; what it would hold is kept in memory, if at all."""
 
 
-class CacheUnusableWarning(UserWarning):
-    """Something stored cannot be read, or nothing can be stored; work goes on without."""
-
-
 class ModelUnavailableWarning(UserWarning):
     """The shipped model cannot be used; answers are analytic."""
 

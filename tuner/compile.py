@@ -20,8 +20,8 @@ from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import TileConfig
 from tuner.kernels.gemm import launch_of
 from tuner.kernels.language import INSTALLED
-from tuner.measure.failures import reason_of
 from tuner.kernels.launch import Launch
+from tuner.measure.failures import reason_of
 
 POINTER_TYPES: Mapping[str, str] = {
     "fp64": "*fp64", "fp32": "*fp32", "tf32": "*fp32", "fp16": "*fp16", "bf16": "*bf16",
