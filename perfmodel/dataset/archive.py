@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import zipfile
 import zlib
@@ -19,8 +20,8 @@ RATIO_MAX = 200
 _ENCRYPTED = 0x1
 
 
-def read_members(path: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each member that ends in ``suffix``, in name order.
+def read_members(path: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each member whose whole name matches ``pattern``, in name order.
 
     Every member is checked before the first one is read; nothing is written to disk.
 
@@ -33,7 +34,7 @@ def read_members(path: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
             infos = archive.infolist()
             _check(path, infos)
             for info in sorted(infos, key=lambda i: i.filename):
-                if info.is_dir() or not info.filename.endswith(suffix):
+                if info.is_dir() or not re.fullmatch(pattern, info.filename):
                     continue
                 with archive.open(info) as member:
                     # One byte more than declared would show: the header's size is not trusted.

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -31,13 +33,12 @@ class DistinctValues:
 
     def columns(self) -> dict[str, Any]:
         """Return the schema's label columns."""
-        lists = np.split(self.values, np.cumsum(self.counts)[:-1]) if len(self.counts) else []
         return {
             "latency_us": self.median,
             "latency_min_us": self.minimum,
             "latency_max_us": self.maximum,
             "latency_spread": self.spread,
-            "distinct_us": as_objects(lists),
+            "distinct_us": as_lists(self.values, self.counts),
             "distinct_repeats": self.counts,
         }
 
@@ -61,10 +62,26 @@ def summarise(values: Floats, row: Indices, rows: int) -> DistinctValues:
 
 def flatten(lists: pd.Series[Any]) -> tuple[Floats, Indices]:
     """Return all values of a column of lists, and the position of the row that each comes from."""
+    if isinstance(lists.dtype, pd.ArrowDtype):
+        array = pa.array(lists, from_pandas=True)
+        array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+        counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        found = pc.list_flatten(array).to_numpy(zero_copy_only=False)
+        return found.astype(np.float64), np.repeat(np.arange(len(lists)), counts)
     lengths = lists.map(len).to_numpy(dtype=np.int64)
     parts = [np.asarray(part, dtype=np.float64) for part in lists]
     values = np.concatenate(parts) if parts else np.empty(0)
     return values, np.repeat(np.arange(len(lists)), lengths)
+
+
+def as_lists(values: Floats, counts: Indices) -> pd.Series[Any]:
+    """Return a column of lists, row i holding the next ``counts[i]`` of ``values``.
+
+    It is kept as arrow has it: an object a row would take most of the memory of an import.
+    """
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.float64()))
+    return pd.Series(pd.arrays.ArrowExtensionArray(lists))
 
 
 def as_objects(lists: Sequence[Any]) -> NDArray[np.object_]:

@@ -7,7 +7,8 @@ outcome ``implausible`` and the gates' names, so that nothing vanishes unseen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,25 +16,33 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from perfmodel.dataset.bounds import ABOVE_BANDWIDTH, ABOVE_L2, ABOVE_PEAK, bounds_us
 from perfmodel.dataset.distinct import Floats, flatten, summarise
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware.gpu import Gpu
-from perfmodel.problems.dtypes import parse_dtype
 
-VERSION = 1
+VERSION = 2
 """Raised whenever a gate changes: tables gated under another version are imported again."""
 
 NOT_FINITE = "not_finite"
 NOT_POSITIVE = "not_positive"
-ABOVE_PEAK = "above_peak"
-ABOVE_BANDWIDTH = "above_bandwidth"
+
+SUSPECT_TABLE = "suspect_table"
+SIBLINGS_DISAGREE = "siblings_disagree"
+
+FLAGS: Mapping[str, str] = {
+    SUSPECT_TABLE: "more than 5 % of this kernel's rows in the file are impossible",
+    SIBLINGS_DISAGREE: "a device of the same generation took a time severalfold apart from this",
+}
+"""Gates of `perfmodel.dataset.table_gates` that mark rows and drop none."""
 
 GATES: Mapping[str, str] = {
     NOT_FINITE: "the time is not a finite number",
     NOT_POSITIVE: "the time is zero or negative",
     ABOVE_PEAK: "faster than its operations at the device's dense peak",
     ABOVE_BANDWIDTH: "faster than the compulsory bytes that the L2 cannot spare, through DRAM",
+    ABOVE_L2: "faster than its compulsory bytes through the L2",
 }
 
 
@@ -43,7 +52,8 @@ class GateReport:
 
     ``values_dropped`` and ``rows_dropped`` count by gate; a row is dropped when none of its values
     passes. ``unchecked_rows`` counts rows without a physical bound, by reason. ``by_file`` holds
-    each source file's rows and dropped rows.
+    each source file's rows and dropped rows. ``rows_flagged`` counts the marks of `FLAGS`, and
+    ``impossible_by_table`` the dropped rows of each file and kernel that has any.
     """
 
     raw_rows: int
@@ -54,6 +64,9 @@ class GateReport:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     unchecked_rows: Mapping[str, int] = field(default_factory=dict)
     by_file: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rows_flagged: Mapping[str, int] = field(default_factory=dict)
+    suspect_tables: Sequence[str] = ()
+    impossible_by_table: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     version: int = VERSION
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,6 +128,31 @@ def apply_gates(
     return result, report
 
 
+def merge_reports(reports: Sequence[GateReport]) -> GateReport:
+    """Return one report for all parts of a table, each source file being in one part or several."""
+
+    def total(counts: Callable[[GateReport], Mapping[str, int]]) -> dict[str, int]:
+        counted: Counter[str] = Counter()
+        for report in reports:
+            counted.update(counts(report))
+        return dict(counted)
+
+    by_file: dict[str, Counter[str]] = {}
+    for report in reports:
+        for file, counts in report.by_file.items():
+            by_file.setdefault(file, Counter()).update(counts)
+    return GateReport(
+        raw_rows=sum(report.raw_rows for report in reports),
+        rows=sum(report.rows for report in reports),
+        repeats_dropped=sum(report.repeats_dropped for report in reports),
+        values_dropped=total(lambda report: report.values_dropped),
+        rows_dropped=total(lambda report: report.rows_dropped),
+        outcomes=total(lambda report: report.outcomes),
+        unchecked_rows=total(lambda report: report.unchecked_rows),
+        by_file={file: dict(counts) for file, counts in by_file.items()},
+    )
+
+
 def violations(frame: pd.DataFrame, load_gpu: Callable[[str], Gpu] | None = None) -> dict[str, int]:
     """Return, by gate, how many rows with outcome ``ok`` hold a time that the gate refuses.
 
@@ -145,8 +183,7 @@ def physical_bounds_us(
     bandwidth.
     """
     find = load_gpu or _catalog
-    peak_us = np.zeros(len(frame))
-    bandwidth_us = np.zeros(len(frame))
+    bounds = {gate: np.zeros(len(frame)) for gate in (ABOVE_PEAK, ABOVE_BANDWIDTH, ABOVE_L2)}
     unchecked: dict[str, int] = {}
     gpus = frame["gpu"].astype(object).where(frame["gpu"].notna(), None)
     for name in gpus.unique():
@@ -159,50 +196,9 @@ def physical_bounds_us(
         except PerfmodelError as error:
             unchecked[str(error)] = int(here.sum())
             continue
-        peak_us[here], bandwidth_us[here] = _bounds_on(gpu, frame[here], unchecked)
-    return {ABOVE_PEAK: peak_us, ABOVE_BANDWIDTH: bandwidth_us}, unchecked
-
-
-def _bounds_on(gpu: Gpu, frame: pd.DataFrame, unchecked: dict[str, int]) -> tuple[Floats, Floats]:
-    is_gemm = (frame["family"] == "gemm").to_numpy()
-    if not is_gemm.all():
-        reason = "no bound for this family"
-        unchecked[reason] = unchecked.get(reason, 0) + int((~is_gemm).sum())
-    m, n, k, batch = (
-        frame[c].fillna(0).to_numpy(dtype=np.float64) for c in ("m", "n", "k", "batch")
-    )
-    a, b, out = (frame[c].map(_bits).to_numpy(dtype=np.float64) / 8 for c in
-                 ("a_dtype", "b_dtype", "out_dtype"))  # fmt: skip
-    reads, writes = batch * (m * k * a + k * n * b), batch * m * n * out
-    # From a flushed L2 every operand is read through DRAM, and only what the L2 holds of the result
-    # may still be unwritten when the clock stops. From a warm one, an L2's worth of all is spared.
-    cold = frame["l2_state"].eq("cold").to_numpy() if "l2_state" in frame else False
-    through_dram = np.where(
-        cold,
-        reads + np.maximum(writes - gpu.l2_bytes, 0),
-        np.maximum(reads + writes - gpu.l2_bytes, 0),
-    )
-    bandwidth_us = through_dram / (gpu.dram_bandwidth_gb_per_s * 1e3)
-    peak = _peak_flops_per_us(gpu, frame)
-    if np.isnan(peak[is_gemm]).any():
-        reason = f"no peak known for its dtype on {gpu.name}"
-        unchecked[reason] = int(np.isnan(peak[is_gemm]).sum())
-    peak_us = np.nan_to_num(2 * m * n * k * batch / peak)
-    return np.where(is_gemm, peak_us, 0), np.where(is_gemm, bandwidth_us, 0)
-
-
-def _peak_flops_per_us(gpu: Gpu, frame: pd.DataFrame) -> Floats:
-    peaks = {}
-    for a_dtype, b_dtype in set(zip(frame["a_dtype"], frame["b_dtype"], strict=True)):
-        wide = a_dtype if _bits(a_dtype) >= _bits(b_dtype) else b_dtype
-        rates = [rates[wide] for rates in (gpu.tensor_tflops, gpu.plain_tflops) if wide in rates]
-        peaks[a_dtype, b_dtype] = max(rates) * 1e6 if rates else np.nan
-    at_peak = np.array(
-        [peaks[pair] for pair in zip(frame["a_dtype"], frame["b_dtype"], strict=True)],
-        dtype=np.float64,
-    )
-    # Peaks are stated at the boost clock; some devices run above it.
-    return at_peak * max(1.0, (gpu.max_clock_mhz or gpu.boost_clock_mhz) / gpu.boost_clock_mhz)
+        for gate, least in bounds_us(gpu, frame[here], unchecked).items():
+            bounds[gate][here] = least
+    return bounds, unchecked
 
 
 def _member(rows: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
@@ -225,10 +221,6 @@ def _by_file(frame: pd.DataFrame, dropped: NDArray[np.bool_]) -> dict[str, dict[
     })  # fmt: skip
     sums = table.groupby("file", sort=True).sum()
     return {str(file): {str(k): int(v) for k, v in row.items()} for file, row in sums.iterrows()}
-
-
-def _bits(name: str) -> int:
-    return parse_dtype(name).bits
 
 
 def _catalog(name: str) -> Gpu:

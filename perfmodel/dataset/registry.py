@@ -14,6 +14,7 @@ from perfmodel.errors import CorruptFileError, DataError, closest
 
 REGISTRY_VERSION = 1
 
+_NAME = r"[a-z0-9]+(-[a-z0-9]+)*"
 _RAW_HOST = "raw.githubusercontent.com"
 
 
@@ -45,22 +46,43 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
+class WheelFile:
+    """One wheel on a package index, which pip finds by project and version."""
+
+    project: str
+    version: str
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Dataset:
-    """One registry entry: what it is, who reads it, which files it needs."""
+    """One registry entry: what it is, who reads it, which files it needs.
+
+    ``commit`` is None where the files come as a wheel. ``tables`` names the tables that the import
+    makes, each stored as ``NAME-TABLE``; where it is empty there is one, called as the dataset.
+    """
 
     name: str
     title: str
     family: str
     importer: str
     repository: str
-    commit: str
+    commit: str | None
     licence: str
-    files: tuple[SourceFile, ...]
+    files: tuple[SourceFile | WheelFile, ...]
+    tables: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """Bytes to download for all files."""
         return sum(f.size_bytes for f in self.files)
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The names under which `store.load` finds what the import makes."""
+        return tuple(f"{self.name}-{table}" for table in self.tables) or (self.name,)
 
 
 def registry_path() -> Path:
@@ -111,29 +133,72 @@ def find(name: str, registry: Mapping[str, Dataset] | None = None) -> Dataset:
     return known[name]
 
 
+def find_table(name: str, registry: Mapping[str, Dataset] | None = None) -> Dataset:
+    """Return the entry whose import makes the table called ``name``.
+
+    Raises:
+        DataError: no such table; the message lists the names.
+    """
+    known = load_registry() if registry is None else registry
+    tables = {table: dataset for dataset in known.values() for table in dataset.table_names}
+    if name in tables:
+        return tables[name]
+    if name in known:
+        raise DataError(
+            f"dataset {name!r} is imported as several tables; "
+            f"name one of: {', '.join(known[name].table_names)}"
+        )
+    raise DataError(
+        f"unknown dataset {name!r}{closest(name, tables)}; use one of: {', '.join(tables)}"
+    )
+
+
 def _dataset(name: str, entry: Mapping[str, Any], where: str) -> Dataset:
-    texts = {
-        key: _text(entry, key, where)
-        for key in ("title", "family", "importer", "repository", "commit", "licence")
-    }
-    foreign = set(entry) - set(texts) - {"files"}
+    is_wheel = entry.get("kind") == "wheel"
+    wanted = ["title", "family", "importer", "repository", "licence"]
+    wanted += ["kind"] if is_wheel else ["commit"]
+    texts = {key: _text(entry, key, where) for key in wanted}
+    foreign = set(entry) - set(texts) - {"files", "tables"}
     if foreign:
         raise CorruptFileError(f"{where}: unknown field {sorted(foreign)[0]!r}")
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+    texts.pop("kind", None)
+    if not re.fullmatch(_NAME, name):
         raise CorruptFileError(f"{where}: names are lower case words joined by hyphens")
-    if not re.fullmatch(r"[0-9a-f]{40}", texts["commit"]):
-        raise CorruptFileError(f"{where}: commit is {texts['commit']!r}; use 40 hex digits")
+    commit = texts.pop("commit", None)
+    if commit is not None and not re.fullmatch(r"[0-9a-f]{40}", commit):
+        raise CorruptFileError(f"{where}: commit is {commit!r}; use 40 hex digits")
+    tables = entry.get("tables", [])
+    if not isinstance(tables, list) or not all(
+        isinstance(table, str) and re.fullmatch(_NAME, table) for table in tables
+    ):
+        raise CorruptFileError(f"{where}: tables is {tables!r}; list names of tables")
     listed = entry.get("files")
     if not isinstance(listed, list) or not listed:
         raise CorruptFileError(f"{where}: files is empty; list at least one")
-    prefix = f"/{'/'.join(texts['repository'].split('/')[-2:])}/{texts['commit']}/"
-    files = tuple(_file(item, prefix, where) for item in listed)
-    return Dataset(name=name, files=files, **texts)
+    files: tuple[SourceFile | WheelFile, ...]
+    if commit is None:
+        files = tuple(_wheel(item, where) for item in listed)
+    else:
+        prefix = f"/{'/'.join(texts['repository'].split('/')[-2:])}/{commit}/"
+        files = tuple(_file(item, prefix, where) for item in listed)
+    return Dataset(name=name, commit=commit, files=files, tables=tuple(tables), **texts)
+
+
+def _wheel(item: Mapping[str, Any], where: str) -> WheelFile:
+    project, version, name = (_text(item, key, where) for key in ("project", "version", "name"))
+    if "address" in item:
+        raise CorruptFileError(f"{where}: a wheel has no address; pip finds it by project")
+    spelled = re.sub(r"[-_.]+", "_", project).lower()
+    if not re.fullmatch(rf"{re.escape(spelled)}-{re.escape(version)}(-[\w.]+){{3}}\.whl", name):
+        raise CorruptFileError(
+            f"{where}: name {name!r} is not that of a wheel of {project} {version}"
+        )
+    sha256, size = _checks(item, where)
+    return WheelFile(project, version, name, sha256, size)
 
 
 def _file(item: Mapping[str, Any], prefix: str, where: str) -> SourceFile:
-    address, sha256 = _text(item, "address", where), _text(item, "sha256", where)
-    size = item.get("bytes")
+    address = _text(item, "address", where)
     parts = urlsplit(address)
     if parts.scheme != "https" or parts.netloc != _RAW_HOST or not parts.path.startswith(prefix):
         raise CorruptFileError(
@@ -141,11 +206,16 @@ def _file(item: Mapping[str, Any], prefix: str, where: str) -> SourceFile:
         )
     if ".." in unquote(parts.path).split("/"):
         raise CorruptFileError(f"{where}: address {address!r} climbs out of its folder")
+    return SourceFile(address, *_checks(item, where))
+
+
+def _checks(item: Mapping[str, Any], where: str) -> tuple[str, int]:
+    sha256, size = _text(item, "sha256", where), item.get("bytes")
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise CorruptFileError(f"{where}: sha256 is {sha256!r}; use 64 hex digits")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise CorruptFileError(f"{where}: bytes is {size!r}; use a whole number of at least 1")
-    return SourceFile(address=address, sha256=sha256, size_bytes=size)
+    return sha256, size
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str:

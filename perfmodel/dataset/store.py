@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from perfmodel.dataset import quality, schema
-from perfmodel.dataset.registry import Dataset, find, load_registry
+from perfmodel.dataset.registry import Dataset, find_table, load_registry
 from perfmodel.dataset.schema import TableInfo
 from perfmodel.dataset.sources import importer
 from perfmodel.errors import DataError, MissingDataError, SchemaMismatchError
@@ -23,9 +24,14 @@ def table_path(name: str, cache: str | Path | None = None) -> Path:
 
 
 def load(
-    name: str, cache: str | Path | None = None, columns: list[str] | None = None
+    name: str,
+    cache: str | Path | None = None,
+    columns: list[str] | None = None,
+    filters: list[tuple[str, str, Any]] | None = None,
 ) -> pd.DataFrame:
-    """Return the imported table of dataset ``name``, one row per (device, problem, config, file).
+    """Return the imported table called ``name``, one row per (device, problem, config, file).
+
+    ``columns`` and ``filters`` are those of `schema.read`; a table of millions of rows needs them.
 
     `perfmodel.dataset.splits.label_table` merges the files into one row per configuration.
 
@@ -35,21 +41,22 @@ def load(
             the message is the command to run.
         SchemaMismatchError, CorruptFileError: the imported table cannot be used.
     """
-    dataset = find(name)
+    dataset = find_table(name)
     path = table_path(name, cache)
     info = _info(dataset, path)
     stale = staleness(dataset, info)
     if stale:
         raise MissingDataError(
-            f"dataset {name!r} in {path} is out of date ({stale}); {_pull(name)}"
+            f"dataset {name!r} in {path} is out of date ({stale}); {_pull(dataset.name)}"
         )
-    return schema.read(path, columns)
+    return schema.read(path, columns, filters)
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Where one registry entry stands in the cache; ``problem`` says why it cannot be loaded."""
+    """Where one table stands in the cache; ``problem`` says why it cannot be loaded."""
 
+    name: str
     dataset: Dataset
     path: Path
     info: TableInfo | None
@@ -57,9 +64,10 @@ class Imported:
 
 
 def imported(cache: str | Path | None = None) -> list[Imported]:
-    """Return every registry entry with what the cache holds of it."""
+    """Return every table of the registry's entries with what the cache holds of it."""
     found = []
-    for name, dataset in load_registry().items():
+    named = [(name, entry) for entry in load_registry().values() for name in entry.table_names]
+    for name, dataset in named:
         path = table_path(name, cache)
         info, problem = None, None
         try:
@@ -69,7 +77,7 @@ def imported(cache: str | Path | None = None) -> list[Imported]:
             problem = NOT_IMPORTED
         except DataError as error:
             problem = str(error)
-        found.append(Imported(dataset, path, info, problem))
+        found.append(Imported(name, dataset, path, info, problem))
     return found
 
 
@@ -92,8 +100,7 @@ def _info(dataset: Dataset, path: Path) -> TableInfo:
         return schema.read_info(path)
     except MissingDataError:
         raise MissingDataError(
-            f"dataset {dataset.name!r} has not been imported into {path.parent}; "
-            f"{_pull(dataset.name)}"
+            f"dataset {path.stem!r} has not been imported into {path.parent}; {_pull(dataset.name)}"
         ) from None
     except SchemaMismatchError as error:
         raise SchemaMismatchError(f"{error}; {_pull(dataset.name)} --force") from error

@@ -39,7 +39,7 @@ def training_tables(cache: str | Path | None = None) -> Tables:
     Raises:
         MissingDataError: nothing is imported; the message is the command to run.
     """
-    there = {e.dataset.name: e.problem for e in store.imported(cache)}
+    there = {e.name: e.problem for e in store.imported(cache)}
     names = [*REQUIRED, *(n for n in WELCOME if there.get(n, store.NOT_IMPORTED) is None)]
     try:
         return load_tables(names, cache)

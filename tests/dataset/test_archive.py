@@ -23,7 +23,7 @@ def test_members_come_in_name_order_and_others_are_left_out(tmp_path: Path) -> N
     path = write(
         tmp_path / "a.zip", [("b/z.txt", b"2"), ("a.txt", b"1"), ("a.md", b"x"), ("b/", b"")]
     )
-    assert list(read_members(path, ".txt")) == [("a.txt", b"1"), ("b/z.txt", b"2")]
+    assert list(read_members(path, r".*\.txt")) == [("a.txt", b"1"), ("b/z.txt", b"2")]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_names_that_leave_the_archive_are_refused_before_anything_is_read(
 ) -> None:
     path = write(tmp_path / "a.zip", [("a.txt", b"1"), (name, b"2")])
     with pytest.raises(CorruptFileError, match="outside"):
-        next(read_members(path, ".txt"))
+        next(read_members(path, r".*\.txt"))
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -42,13 +42,13 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     path = write(tmp_path / "a.zip", [(link, b"/etc/passwd")])
     with pytest.raises(CorruptFileError, match="symbolic link"):
-        list(read_members(path, ".txt"))
+        list(read_members(path, r".*\.txt"))
 
 
 def test_a_bomb_is_refused_unopened(tmp_path: Path) -> None:
     path = write(tmp_path / "a.zip", [("a.txt", bytes(64 << 20))])
     with pytest.raises(CorruptFileError, match="bomb"):
-        list(read_members(path, ".txt"))
+        list(read_members(path, r".*\.txt"))
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_sizes_and_counts_are_capped(
     path = write(tmp_path / "a.zip", [("a.txt", b"x" * 20), ("b.txt", b"y" * 20)])
     monkeypatch.setattr(archive, cap, value)
     with pytest.raises(CorruptFileError, match=named):
-        list(read_members(path, ".txt"))
+        list(read_members(path, r".*\.txt"))
 
 
 def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate"):
         path = write(tmp_path / "a.zip", [("a.txt", b"1"), ("a.txt", b"2")])
     with pytest.raises(CorruptFileError, match="same name"):
-        list(read_members(path, ".txt"))
+        list(read_members(path, r".*\.txt"))
 
 
 def test_a_header_that_lies_about_the_size_is_found_out(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_header_that_lies_about_the_size_is_found_out(tmp_path: Path) -> None:
     content[at + 24 : at + 28] = (5).to_bytes(4, "little")  # uncompressed size, central directory
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(CorruptFileError, match=r"a\.zip"):
-        list(read_members(tmp_path / "a.zip", ".txt"))
+        list(read_members(tmp_path / "a.zip", r".*\.txt"))
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9])
@@ -93,7 +93,7 @@ def test_a_truncated_archive_is_corrupt(tmp_path: Path, kept: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept)])
     with pytest.raises(CorruptFileError, match=r"a\.zip"):
-        list(read_members(path, ".txt"))
+        list(read_members(path, r".*\.txt"))
 
 
 def test_a_flipped_byte_is_found_by_the_crc(tmp_path: Path) -> None:
@@ -101,4 +101,4 @@ def test_a_flipped_byte_is_found_by_the_crc(tmp_path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content.replace(b"1.25", b"1.35"))
     with pytest.raises(CorruptFileError, match="CRC"):
-        list(read_members(path, ".txt"))
+        list(read_members(path, r".*\.txt"))

@@ -111,11 +111,13 @@ def test_an_unknown_name_is_refused(world: Any) -> None:
 def test_an_interrupted_import_leaves_nothing_half_written(
     world: Any, monkeypatch: pytest.MonkeyPatch, interruption: BaseException
 ) -> None:
-    def half(_table: Any, path: Path, **_options: Any) -> None:
-        Path(path).write_bytes(b"PAR1 half")
+    written = pq.ParquetWriter.write_table
+
+    def half(writer: Any, table: Any, **options: Any) -> None:
+        written(writer, table, **options)
         raise interruption
 
-    monkeypatch.setattr(pq, "write_table", half)
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", half)
     expected = CacheFolderError if isinstance(interruption, OSError) else type(interruption)
     with pytest.raises(expected):
         pull("sample-mm", mirror=world.mirror)
@@ -133,7 +135,7 @@ def test_an_interrupted_import_keeps_the_previous_table(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pq, "write_table", fail)
+        patch.setattr(pq.ParquetWriter, "write_table", fail)
         with pytest.raises(CacheFolderError, match=r"No space left.*--cache DIR"):
             pull("sample-mm", mirror=world.mirror, force=True)
     assert path.read_bytes() == before

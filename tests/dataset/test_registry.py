@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.dataset.registry import find, load_registry, registry_path
+from perfmodel.dataset.registry import WheelFile, find, load_registry, registry_path
 from perfmodel.dataset.sources import importer
 from perfmodel.errors import CorruptFileError, DataError
 
@@ -35,8 +35,11 @@ def test_the_shipped_registry_names_an_importer_a_licence_and_checksums_for_each
         assert dataset.licence
         assert dataset.size_bytes > 0
         for file in dataset.files:
-            assert dataset.commit in file.url
-            assert file.url.startswith("https://raw.githubusercontent.com/")
+            if isinstance(file, WheelFile):
+                assert f"-{file.version}-" in file.name
+            else:
+                assert str(dataset.commit) in file.url
+                assert file.url.startswith("https://raw.githubusercontent.com/")
 
 
 def test_the_wheel_carries_the_registry_of_the_checkout() -> None:

@@ -50,7 +50,7 @@ def read(dataset: Dataset, paths: Sequence[Path], advance: Callable[[int], None]
     frames = []
     for file, path in zip(dataset.files, paths, strict=True):
         members = 0
-        for name, content in read_members(path, ".txt"):
+        for name, content in read_members(path, r".*\.txt"):
             frame = _read_text(content, f"{path}: {name}")
             frame["source"] = dataset.name
             frame["source_file"] = f"{file.name}/{name}"
