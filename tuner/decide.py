@@ -250,7 +250,7 @@ def _legal(
         legal = [i for i in open_ if i not in fates]
         if not legal:
             raise _none_usable(kernel, candidates, fates)
-        return _once_each(candidates, fates, legal)
+        return _once_each(kernel, candidates, fates, legal)
     same = len(candidates) == len(kernel.configs) and all(
         a is b for a, b in zip(candidates, kernel.configs, strict=True)
     )
@@ -267,7 +267,7 @@ def _legal(
     if not legal:
         explain_illegal(kernel, fates, view, candidates)
         raise _none_usable(kernel, candidates, fates)
-    return _once_each(candidates, fates, legal)
+    return _once_each(kernel, candidates, fates, legal)
 
 
 def _scored(view: View, policy: Policy) -> Any:
@@ -326,8 +326,17 @@ def _none_usable(kernel: Autotuner, candidates: Sequence[Any], fates: Fates) -> 
     )
 
 
-def _once_each(candidates: Sequence[Any], fates: Fates, legal: list[int]) -> list[int]:
-    """Equal configurations count once."""
+def _once_each(
+    kernel: Autotuner, candidates: Sequence[Any], fates: Fates, legal: list[int]
+) -> list[int]:
+    """Equal configurations count once.
+
+    Hashing them takes a tenth of a decision, so it is done once a list.
+    """
+    known = kernel.distinct
+    if known is not None and len(known) == len(candidates) and len(legal) == len(candidates):
+        if all(a is b for a, b in zip(known, candidates, strict=True)):
+            return legal
     seen: dict[Any, int] = {}
     kept = []
     for i in legal:
@@ -339,6 +348,8 @@ def _once_each(candidates: Sequence[Any], fates: Fates, legal: list[int]) -> lis
             kept.append(i)
         else:
             fates[i] = (Fate.DUPLICATE, f"the same as config {first}")
+    if len(kept) == len(candidates):
+        kernel.distinct = list(candidates)
     return kept
 
 

@@ -9,8 +9,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.errors import UnknownNameError, closest
 from perfmodel.hardware.gpu import Gpu
@@ -22,12 +23,15 @@ from tuner.buckets import octave, parse_buckets
 from tuner.call_key import CallKey, Key
 from tuner.decision import Call, Decision, Octave
 from tuner.hooks import Hooks
+from tuner.identity import kernel_hash
 from tuner.measure.device import Device
-from tuner.memory import Memory
 from tuner.policy import Policy, parse_policy
 from tuner.ranks import TIMEOUT_S
 from tuner.settings import VERIFIED, Settings
 from tuner.tiles import TileNames, TileSet
+
+if TYPE_CHECKING:
+    from tuner.store import Store
 
 _STOCK_OPTIONS = (
     "configs", "key", "prune_configs_by", "reset_to_zero", "restore_value", "pre_hook",
@@ -109,6 +113,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             self.tile_set = TileSet(self.tile_names, self.configs)
         self.made: dict[Any, Any] = {}
         self.pinned: Any = None
+        self.distinct: list[Any] | None = None  # a list of configurations without a duplicate
         self._interpreted = triton_api.is_interpreted(fn)
         self.call_key = CallKey(
             arg_names, keys, () if binding is None else binding.unit_strides,
@@ -125,7 +130,6 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         self.judged: dict[Octave, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
         self._key_locks: dict[Key, threading.Lock] = {}
-        self._memory: Memory | None = None
         _alive.add(self)
 
     # What a call does
@@ -302,11 +306,16 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             return True
         return identity not in (devices.INTERPRETER, devices.NOWHERE)
 
-    def memory(self) -> Memory:
+    def memory(self) -> Store:
         """Return where measurements are kept."""
-        if self._memory is None:
-            self._memory = open_memory()
-        return self._memory
+        from tuner.store import Store  # noqa: PLC0415 - not needed for a warm call
+
+        return Store.open()
+
+    @cached_property
+    def source_hash(self) -> str:
+        """What tells this kernel's source, callees included, from any other."""
+        return kernel_hash(self.fn)
 
     def tile_set_of(self, configs: Sequence[Any]) -> TileSet:
         """Return the tiles of another list of configurations than the user's."""
@@ -440,13 +449,6 @@ def _restored(module: str, qualified: str, decided: Sequence[tuple[Key, Any]]) -
     for key, config in decided:
         kernel.cache.setdefault(key, config)
     return kernel
-
-
-def open_memory() -> Memory:
-    """Return the store in the user's cache folder."""
-    from tuner.memory import ProcessMemory  # noqa: PLC0415 - not needed for a warm call
-
-    return ProcessMemory()
 
 
 def _reset_after_fork() -> None:

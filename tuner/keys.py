@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tuner.identity import Key, arguments_text, config_text, kernel_hash
+from tuner.identity import Key, arguments_text, config_text
 from tuner.measure.device import DeviceIdentity
 
 if TYPE_CHECKING:
@@ -27,4 +27,4 @@ def store_key(kernel: Autotuner, call: Call, device: DeviceIdentity) -> Key:
         if name in call.arguments
     }
     others = {name: value for name, value in call.arguments.items() if name not in values}
-    return Key(kernel_hash(kernel.fn), arguments_text(values, others), device)
+    return Key(kernel.source_hash, arguments_text(values, others), device)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import NoUsableConfigError
 from perfmodel.problems.gemm import Gemm
-from tuner import devices, keys, triton_api
+from tuner import devices, keys, store, triton_api
 from tuner.accounting import Fate
 from tuner.arguments import NOTHING, Access, CannotCopyError, Snapshot, access_of, everything
 from tuner.decide import advice, shipped_predictor
 from tuner.decision import Call, Decision
-from tuner.identity import Key
+from tuner.identity import Key, space_text
 from tuner.measure.device import Device, DeviceIdentity, Timing, Trial
 from tuner.measure.do_bench import DoBenchDevice
 from tuner.measure.failures import classify, reason_of
@@ -215,7 +215,32 @@ def _time(session: _Session, by_model: str) -> None:
         _take(session, result)
     if result is None or result.best is None:
         raise _all_failed(session, result)
+    _settle(session, result)
     _tell(session, result, time.perf_counter() - started)
+
+
+def _settle(session: _Session, result: SearchResult) -> None:
+    """Keep the decision; where another process kept one for the same choice, that one holds."""
+    kernel, decision = session.kernel, session.decision
+    if any(fate is Fate.OUT_OF_TIME for fate, _ in decision.fates.values()):
+        return  # the next process goes on where this one had to stop
+    assert result.best is not None
+    policy = str(decision.policy)
+    if decision.policy is Policy.VERIFY and decision.view.ranks:
+        policy += f"-{kernel.settings.k}"
+    mine = store.Decision(
+        config=session.texts[decision.position],
+        policy=f"{policy} by {session.device.protocol}",
+        expected_loss=result.noise,
+        timed=result.timed,
+        why=decision.by,
+        space=space_text(list(session.texts.values())),
+    )
+    held = kernel.memory().decide(session.key, mine, first_wins=True)
+    position = decision.texts.get(held.config)
+    if position is not None and position != decision.position:
+        decision.position = position
+        decision.by = f"a decision kept before: {held.why}"
 
 
 def _search(
