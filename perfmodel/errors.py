@@ -122,6 +122,10 @@ class RunStoppedError(RunFailedError):
     """A run was told to stop; what it has done is on disk."""
 
 
+class KernelRaisedError(RunFailedError):
+    """A kernel raised its user's own error in a worker; a note carries the traceback there."""
+
+
 class DeviceLostError(RunFailedError):
     """A device can time nothing more in this process."""
 
@@ -139,6 +143,10 @@ class ModelUnavailableWarning(UserWarning):
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the nearest allowed name, or an empty string."""
-    found = difflib.get_close_matches(name.lower(), list(allowed), n=1, cutoff=0.6)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    """Return `` (did you mean 'x'?)`` for the nearest allowed name, or an empty string.
+
+    Case does not count.
+    """
+    spelled = {option.lower(): option for option in reversed(list(allowed))}
+    found = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
+    return f" (did you mean {spelled[found[0]]!r}?)" if found else ""

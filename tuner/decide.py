@@ -34,6 +34,8 @@ from tuner.tiles import TileSet
 if TYPE_CHECKING:
     from tuner.decorator import Autotuner
 
+WITH_TIME = (Fate.TIMED, Fate.STORED)
+
 Fates = dict[int, tuple[Fate, str | None]]
 
 
@@ -87,7 +89,7 @@ def decide(
         call: the arguments.
         may_time: whether the moment allows timing at all (no capture, no decision under way).
         preview: only say what would be done; nothing is timed.
-        neighbours: calls whose timed decision holds here too where the model's pick is the same.
+        neighbours: calls whose timed decision holds here too where it timed the model's pick.
 
     Raises:
         NoUsableConfigError: every configuration is illegal or failed.
@@ -138,23 +140,24 @@ def decide(
     timing.decide_by_timing(kernel, call, decision, legal, pick, by_model)
     if neighbours is not None and decision.result is not None:
         decision.bucket = str(neighbours)
-        kernel.judged[neighbours] = (candidates[pick], decision.config)
+        timed = [candidates[i] for i, (fate, _) in fates.items() if fate in WITH_TIME]
+        kernel.judged.setdefault(neighbours, []).append((timed, decision.config))
     return decision
 
 
 def _taken_over(
     kernel: Autotuner, decision: Decision, neighbours: Octave, pick: int, legal: Sequence[int]
 ) -> bool:
-    """Whether a neighbour was timed whose pick by the model is this one's; its decision holds."""
-    picked, chosen = kernel.judged.get(neighbours, (None, None))
-    if picked is not decision.candidates[pick]:
-        return False
-    position = next((i for i in legal if decision.candidates[i] is chosen), None)
-    if position is None:
-        return False
-    _without_timing(decision, position, legal, "what was timed for a neighbour of the same pick")
-    decision.bucket = str(neighbours)
-    return True
+    """Whether this call's pick by the model was timed for a neighbour; what won there holds."""
+    picked = decision.candidates[pick]
+    for timed, chosen in kernel.judged.get(neighbours, ()):
+        position = next((i for i in legal if decision.candidates[i] is chosen), None)
+        if position is not None and any(config is picked for config in timed):
+            by = "what was timed for a neighbour, the model's pick here included"
+            _without_timing(decision, position, legal, by)
+            decision.bucket = str(neighbours)
+            return True
+    return False
 
 
 def prune(kernel: Autotuner, call: Call, configs: Sequence[Any]) -> list[Any]:

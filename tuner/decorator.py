@@ -127,7 +127,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         self._warmed = False
         self._single: Any = None
         self._accounts: dict[Key, Decision] = {}
-        self.judged: dict[Octave, tuple[Any, Any]] = {}
+        self.judged: dict[Octave, list[tuple[list[Any], Any]]] = {}
         self._lock = threading.Lock()
         self._key_locks: dict[Key, threading.Lock] = {}
         _alive.add(self)
