@@ -252,7 +252,7 @@ def _legal(
             fates[open_[at]] = (Fate.ILLEGAL, reason)
         legal = [i for i in open_ if i not in fates]
         if not legal:
-            raise _none_usable(kernel, candidates, fates)
+            raise _none_usable(kernel, candidates, fates, view)
         return _once_each(kernel, candidates, fates, legal)
     same = len(candidates) == len(kernel.configs) and all(
         a is b for a, b in zip(candidates, kernel.configs, strict=True)
@@ -269,7 +269,7 @@ def _legal(
     legal = [i for i in open_ if i not in fates]
     if not legal:
         explain_illegal(kernel, fates, view, candidates)
-        raise _none_usable(kernel, candidates, fates)
+        raise _none_usable(kernel, candidates, fates, view)
     return _once_each(kernel, candidates, fates, legal)
 
 
@@ -319,11 +319,15 @@ def advice(kernel: Autotuner, view: View, config: Any, position: int, reason: st
     return f"; {shared_memory_advice(config, float(found[1]), float(found[2]))}"
 
 
-def _none_usable(kernel: Autotuner, candidates: Sequence[Any], fates: Fates) -> NoUsableConfigError:
-    lines = [
-        f"{candidates[i]}: {fate}" + (f" ({reason})" if reason else "")
-        for i, (fate, reason) in sorted(fates.items())
-    ]
+def _none_usable(
+    kernel: Autotuner, candidates: Sequence[Any], fates: Fates, view: View
+) -> NoUsableConfigError:
+    lines = []
+    for i, (fate, reason) in sorted(fates.items()):
+        told = f"{candidates[i]}: {fate}"
+        if reason:
+            told += f" ({reason}{advice(kernel, view, candidates[i], i, reason)})"
+        lines.append(told)
     return NoUsableConfigError(
         f"no usable config for {kernel.name} among {len(candidates)}:\n  " + "\n  ".join(lines)
     )
