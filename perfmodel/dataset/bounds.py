@@ -180,18 +180,20 @@ def _grouped_gemm(frame: pd.DataFrame) -> LeastWork:
     w13, w2 = projection.eq("w13").to_numpy(), projection.eq("w2").to_numpy()
     # With both projections an expert without a gate has two matrices, one with it three.
     matrices = np.where(w13, 2.0, np.where(w2, 1.0, 2.0))
-    # How many of the pairs fall on this device's experts depends on the routing; only an even one
-    # has all devices share alike. A skewed one may leave this device with nothing at all to do.
-    even = _column(frame, "routing").eq("balanced").to_numpy() | (ep == 1)
-    pairs = np.where(even, tokens * top_k / ep, 0)
+    # How many of the pairs fall on this device's experts depends on the routing. An even one over
+    # all experts has all devices share alike; any other may leave this device with nothing to do.
     spread = _column(frame, "routing").eq("balanced").to_numpy()
-    touched = np.where(spread, np.minimum(experts, tokens * top_k) / ep, np.minimum(experts, top_k))
-    touched = np.where(even & (tokens > 0), np.floor(touched), 0)
+    full = spread & (tokens * top_k >= experts)
+    pairs = np.where(ep == 1, tokens * top_k, np.where(full, np.floor(tokens * top_k / ep), 0))
+    touched = np.where(spread, np.minimum(experts, tokens * top_k), np.minimum(experts, top_k))
+    touched = np.where(ep == 1, touched, np.where(full, np.floor(experts / ep), 0))
+    touched = np.where(tokens > 0, touched, 0)
+    some = pairs > 0
     return LeastWork(
         flops=2 * pairs * hidden * width * matrices,
-        read_bytes=tokens * np.where(w2, width, hidden) * a * even
+        read_bytes=tokens * np.where(w2, width, hidden) * a * some
         + touched * hidden * width * matrices * b,
-        written_bytes=tokens * np.where(w13, width, hidden) * out * even,
+        written_bytes=tokens * np.where(w13, width, hidden) * out * some,
         first="a_dtype",
         second="b_dtype",
     )

@@ -74,6 +74,26 @@ def flatten(lists: pd.Series[Any]) -> tuple[Floats, Indices]:
     return values, np.repeat(np.arange(len(lists)), lengths)
 
 
+def gather_distinct(raw: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Return one row per combination of all other columns, in order of first appearance.
+
+    ``distinct_us`` holds the distinct numbers of the column ``value``, ascending; ``raw_rows`` and
+    ``source_row`` say how many rows there were and which was first.
+    """
+    keys = [name for name in raw.columns if name != value]
+    group = raw.groupby(keys, sort=False, observed=True, dropna=False).ngroup().to_numpy()
+    count = int(group.max()) + 1 if len(group) else 0
+    _, first = np.unique(group, return_index=True)
+    values = pd.DataFrame({"group": group, "us": raw[value].to_numpy(dtype=np.float64)})
+    values = values.drop_duplicates().sort_values(["group", "us"])
+    lengths = np.bincount(values["group"], minlength=count).astype(np.int64)
+    grouped = raw.loc[first, keys].reset_index(drop=True)
+    grouped["distinct_us"] = as_lists(values["us"].to_numpy(), lengths)
+    grouped["raw_rows"] = np.bincount(group, minlength=count)
+    grouped["source_row"] = first
+    return grouped
+
+
 def as_lists(values: Floats, counts: Indices) -> pd.Series[Any]:
     """Return a column of lists, row i holding the next ``counts[i]`` of ``values``.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from perfmodel.dataset.distinct import Floats, summarise
@@ -28,6 +29,17 @@ IMPOSSIBLE_SHARE_MAX = 0.05
 
 DISAGREEMENT = 2.0
 """Times over the physical bound that differ by this factor between like devices are improbable."""
+
+_KEY_COLUMNS = tuple(
+    name
+    for name in (
+        "family",
+        "library",
+        "kernel",
+        *sorted({c for p in PROBLEM_COLUMNS.values() for c in p}),
+    )
+    if not pa.types.is_list(COLUMNS[name].type)
+)
 
 _FLOOR_US = 5.0
 """Added to each bound: what a launch costs whatever the work, so that tiny rows compare by it."""
@@ -65,6 +77,8 @@ class TableGates:
         unknown_tile = ~frame["config_known"].astype(bool).to_numpy()
         latency = frame["latency_us"].to_numpy(dtype=np.float64)
         compared = outcome.eq(Outcome.OK.value).to_numpy() & unknown_tile
+        if "q_lens" in frame:  # a batch of unequal lengths has no sibling
+            compared &= frame["q_lens"].isna().to_numpy()
         self._excess.append(
             np.where(compared, np.log(np.where(compared, latency, 1) / expected), np.nan)
         )
@@ -115,28 +129,37 @@ def _disagree(keys: NDArray[np.uint64], excess: Floats) -> Flags:
 
 
 def _keys(frame: pd.DataFrame, find_gpu: Callable[[str], Gpu]) -> NDArray[np.uint64]:
-    """Return a hash of each row's problem, kernel and generation of device."""
-    names = ["family", "library", "kernel", *dict.fromkeys(
-        c for columns in PROBLEM_COLUMNS.values() for c in columns
-    )]  # fmt: skip
-    present = [
-        n for n in names
-        if n in frame and frame[n].notna().any() and str(COLUMNS[n].type) != "list<item: int64>"
-    ]  # fmt: skip
-    compared = frame[present].copy()
-    for name in present:
-        if compared[name].dtype == object:
-            compared[name] = compared[name].astype("category")
+    """Return a hash of each row's problem, kernel and kind of device.
+
+    A column that one part lacks counts as one that is null throughout, so that parts compare.
+    """
     gpus = frame["gpu"].astype("category")
     like = {name: _generation(name, find_gpu) for name in gpus.cat.categories}
-    compared["gpu"] = gpus.map(like).astype(object)
-    return np.asarray(pd.util.hash_pandas_object(compared, index=False), dtype=np.uint64)
+    keys = _hashed(gpus.map(like))
+    for name in _KEY_COLUMNS:
+        keys *= np.uint64(0x9E3779B97F4A7C15)
+        keys += _hashed(frame[name]) if name in frame else _hashed(pd.Series([None]))
+    return keys
+
+
+def _hashed(column: pd.Series[Any]) -> NDArray[np.uint64]:
+    if pd.api.types.is_numeric_dtype(column.dtype):  # flags too
+        numbers = np.asarray(column.astype(np.float64).fillna(np.nan), dtype=np.float64)
+        return pd.util.hash_array(np.where(np.isnan(numbers), -1.0, numbers))
+    words = column.astype("category")
+    names = np.array([*words.cat.categories.astype(str), ""], dtype=object)
+    if column.isna().all():  # of whatever type: the same as a number that is null
+        return pd.util.hash_array(np.full(len(column), -1.0))
+    return pd.util.hash_array(names, categorize=False)[words.cat.codes.to_numpy()]
 
 
 def _generation(name: str, find_gpu: Callable[[str], Gpu]) -> str:
-    """Return what devices share whose kernels are alike: sm_100 and sm_103 are one."""
+    """Return what devices share whose kernels and balance are alike: sm_100 and sm_103 are one,
+    and about as many SMs on each.
+    """
     try:
-        architecture = find_gpu(name).architecture
+        gpu = find_gpu(name)
     except PerfmodelError:
         return name
-    return architecture[:-1] if architecture.startswith("sm_1") else architecture
+    like = gpu.architecture[:-1] if gpu.architecture.startswith("sm_1") else gpu.architecture
+    return f"{like} {round(gpu.sm_count / 40)}"

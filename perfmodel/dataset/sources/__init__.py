@@ -22,7 +22,10 @@ import pandas as pd
 from perfmodel.dataset.registry import Dataset
 from perfmodel.errors import DataError
 
-NAMES = ("aiconfigurator", "autoheuristic", "pipeweave", "triton_grid")
+NAMES = (
+    "aiconfigurator", "autoheuristic", "dejavu", "llmservingsim", "pipeweave", "tokamax",
+    "triton_grid",
+)  # fmt: skip
 
 
 class Importer(Protocol):

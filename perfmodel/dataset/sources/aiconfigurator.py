@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfmodel.dataset.archive import read_members
-from perfmodel.dataset.distinct import as_lists
+from perfmodel.dataset.distinct import gather_distinct
 from perfmodel.dataset.kernels import backend_of
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.dataset.registry import Dataset
@@ -124,7 +124,8 @@ def _read_member(table: str, operation: str, gpu: str, content: bytes, where: st
     raw = _parse(operation, content, where)
     if operation == "gemm":
         raw = raw[raw["m"] > 0].reset_index(drop=True)  # nothing to multiply
-    grouped = _distinct(raw)
+    raw["latency"] *= 1e3  # milliseconds
+    grouped = gather_distinct(raw, "latency")
     build = {"gemm": _gemm, "attention": _attention, "encoder_attention": _encoder, "moe": _moe}
     frame = build[operation](grouped, where)
     quantised = grouped[{"gemm": "gemm_dtype", "moe": "moe_dtype"}.get(operation, "attn_dtype")]
@@ -172,22 +173,6 @@ def _parse(operation: str, content: bytes, where: str) -> pd.DataFrame:
         if low < 0:
             raise CorruptFileError(f"{where}: column {name!r} holds {low}")
     return frame
-
-
-def _distinct(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per problem and kernel in order of first appearance, its values gathered."""
-    keys = [name for name in raw.columns if name != "latency"]
-    group = raw.groupby(keys, sort=False, observed=True, dropna=False).ngroup().to_numpy()
-    count = int(group.max()) + 1 if len(group) else 0
-    _, first = np.unique(group, return_index=True)
-    values = pd.DataFrame({"group": group, "us": raw["latency"].to_numpy() * 1e3})
-    values = values.drop_duplicates().sort_values(["group", "us"])
-    grouped = raw.loc[first, keys].reset_index(drop=True)
-    lengths = np.bincount(values["group"], minlength=count)
-    grouped["distinct_us"] = as_lists(values["us"].to_numpy(), lengths)
-    grouped["raw_rows"] = np.bincount(group, minlength=count)
-    grouped["source_row"] = first
-    return grouped
 
 
 def _gemm(grouped: pd.DataFrame, where: str) -> pd.DataFrame:

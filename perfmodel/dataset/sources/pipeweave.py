@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from perfmodel.dataset.distinct import as_lists
+from perfmodel.dataset.distinct import gather_distinct
 from perfmodel.dataset.kernels import UNNAMED
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.dataset.registry import Dataset
@@ -76,7 +76,7 @@ def read(dataset: Dataset, paths: Sequence[Path], advance: Callable[[int], None]
 
 
 def _gemm(path: Path) -> pd.DataFrame:
-    grouped = _distinct(_parse(path, ["M", "N", "K"], ["hardware"]))
+    grouped = gather_distinct(_parse(path, ["M", "N", "K"], ["hardware"]), "avg_duration")
     frame = grouped.rename(columns={"M": "m", "N": "n", "K": "k"}).drop(columns="hardware")
     frame["latency_statistic"] = np.where(frame["raw_rows"] > 1, "median_of_distinct", "mean")
     return _device(frame, grouped["hardware"], path).assign(
@@ -88,7 +88,7 @@ def _gemm(path: Path) -> pd.DataFrame:
 
 
 def _default_rule(path: Path, device: str) -> pd.DataFrame:
-    grouped = _distinct(_parse(path, list(_MOE), ["weight_type"]))
+    grouped = gather_distinct(_parse(path, list(_MOE), ["weight_type"]), "avg_duration")
     return _moe(grouped, device, path).assign(
         config_known=False, selection="default_rule", latency_statistic="mean",
     )  # fmt: skip
@@ -96,7 +96,7 @@ def _default_rule(path: Path, device: str) -> pd.DataFrame:
 
 def _near_best(path: Path, device: str) -> pd.DataFrame:
     raw = _parse(path, [*_MOE, *_TILE, "sample_count"], ["weight_type"])
-    grouped = _distinct(raw)
+    grouped = gather_distinct(raw, "avg_duration")
     frame = _moe(grouped, device, path).assign(
         config_known=True, selection="near_best", latency_statistic="mean", split_k=1, num_ctas=1,
         samples=grouped["sample_count"],
@@ -144,19 +144,3 @@ def _parse(path: Path, numbers: list[str], texts: list[str]) -> pd.DataFrame:
         raise CorruptFileError(f"{path}: column {nulls[0]!r} has empty fields")
     frame: pd.DataFrame = table.to_pandas()
     return frame
-
-
-def _distinct(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per device, problem and config in order of first appearance."""
-    keys = [name for name in raw.columns if name not in ("avg_duration", "sample_count")]
-    group = raw.groupby(keys, sort=False).ngroup().to_numpy()
-    count = int(group.max()) + 1 if len(group) else 0
-    _, first = np.unique(group, return_index=True)
-    values = pd.DataFrame({"group": group, "us": raw["avg_duration"].to_numpy()})
-    values = values.drop_duplicates().sort_values(["group", "us"])
-    grouped = raw.drop(columns="avg_duration").loc[first].reset_index(drop=True)
-    lengths = np.bincount(values["group"], minlength=count)
-    grouped["distinct_us"] = as_lists(values["us"].to_numpy(), lengths)
-    grouped["raw_rows"] = np.bincount(group, minlength=count)
-    grouped["source_row"] = first
-    return grouped
