@@ -7,19 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfmodel.errors import UsageError, closest
-from perfmodel.evaluate import cost, gemm, grid, intervals, legality
+from perfmodel.evaluate import cost, gemm, grid, intervals, legality, library
 from perfmodel.evaluate.answers import Tell, Trainer
 from perfmodel.evaluate.baselines import gemm_baselines
 from perfmodel.evaluate.records import LARGE as LARGE_NAME
 from perfmodel.evaluate.records import OURS, Record
 from perfmodel.evaluate.rows import Tables, load_tables
-from perfmodel.evaluate.run import GRID, MM, Run
+from perfmodel.evaluate.run import GRID, MM, QUICK_SHARE, Run
 from perfmodel.evaluate.training_data import training_tables
 from perfmodel.learned.adapt import adapt_heads
 from perfmodel.learned.booster import LARGE, SHIPPED, TrainSpec, scaled
-
-QUICK_SHARE = 0.1
-"""Of the trees, in a quick look."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +37,12 @@ _TABLES = {
     "grid-loso": (MM, GRID),
     "grid-zero": (MM, GRID),
     "legality": (GRID,),
+    **dict.fromkeys(library.PROTOCOLS, ()),  # those load the columns and rows they need
 }
 
 PROTOCOLS: Mapping[str, Protocol] = {
     name: Protocol(name, function, _TABLES.get(name, (MM,)))
-    for module in (gemm, grid, legality, intervals, cost)
+    for module in (gemm, grid, legality, library, intervals, cost)
     for name, function in module.PROTOCOLS.items()
 }
 

@@ -138,6 +138,7 @@ class Tables:
     """Imported measurements by registry name, and what the gates dropped when they came in."""
 
     raw: Mapping[str, pd.DataFrame]
+    cache: str | Path | None = None  # folder that further tables are read from
 
     def labels(self, name: str) -> pd.DataFrame:
         """Return one row per problem and configuration of the named table."""
@@ -155,7 +156,7 @@ def load_tables(names: Sequence[str], cache: str | Path | None = None) -> Tables
     Raises:
         MissingDataError: one is not imported; the message is the command to run.
     """
-    return Tables({name: store.load(name, cache) for name in names})
+    return Tables({name: store.load(name, cache) for name in names}, cache)
 
 
 def _launched(labels: pd.DataFrame) -> Launched:

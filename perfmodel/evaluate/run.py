@@ -15,6 +15,7 @@ from perfmodel.errors import NotInstalledError
 from perfmodel.evaluate.answers import Adapt, Answer, Baseline, Trainer
 from perfmodel.evaluate.records import Record, gate_records
 from perfmodel.evaluate.rows import GemmRows, Tables, candidate_rows
+from perfmodel.learned.booster import TrainSpec, scaled
 
 Mask = NDArray[np.bool_]
 
@@ -23,7 +24,8 @@ GRID = "triton-grid-a100"
 
 QUICK_PROBLEMS = 8
 QUICK_DRAWS = 2
-"""A quick look takes every eighth problem (by size) and two draws."""
+QUICK_SHARE = 0.1
+"""A quick look takes every eighth problem (by size), two draws, and a tenth of the trees."""
 
 
 @dataclass
@@ -81,6 +83,10 @@ class Run:
     def gates(self, protocol: str, *names: str) -> list[Record]:
         """Return how many rows of the named tables the quality gates dropped."""
         return gate_records(protocol, self.tables.gates(names))
+
+    def scaled(self, spec: TrainSpec) -> TrainSpec:
+        """Return ``spec``, for a quick look with part of its trees."""
+        return scaled(spec, QUICK_SHARE) if self.quick else spec
 
     def ask(self, baseline: Baseline, train: GemmRows, test: GemmRows) -> Answer | None:
         """Return a baseline's answer; one that lacks its package is left out with a note."""

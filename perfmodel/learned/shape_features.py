@@ -1,0 +1,168 @@
+"""Named, versioned columns for kernels whose tile is unknown.
+
+Sizes and hardware enter as ratios to the analytic estimate, as waves and as the fill of the last
+wave under the tiles that libraries ship, so that a device never measured is described in the same
+words. Sizes themselves enter too: at a fixed size a library takes the same way on many devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.analytic.shape import SHAPE_LIMITERS, ShapeEstimate
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.problems.attention_table import AttentionTable
+from perfmodel.problems.gemm_table import GemmTable
+
+Array = NDArray[np.float64]
+Column = NDArray[np.floating[Any]] | float
+
+SHAPE_SCHEMA = "shape-1"
+"""Changes with every column added, dropped or redefined; a model of another schema is refused."""
+
+TINY = 1e-12
+WAVES_MAX = 16.0
+"""With more rounds than this, how full the last one is no longer matters."""
+
+ALIGNMENT_MAX = 4096
+
+GEMM_TILES = (
+    (128, 128), (256, 128), (128, 256), (64, 128), (128, 64), (64, 64), (64, 256), (32, 64),
+    (16, 64),
+)  # fmt: skip
+"""Rows by columns of the tiles whose waves are counted; among them those of every vendor."""
+
+LIBRARIES = ("sglang", "trtllm", "vllm")
+BACKENDS = (
+    "cublas", "cutlass", "deepgemm", "default", "flash_attention", "flash_attention_2",
+    "flash_attention_3", "flash_attention_4", "flashinfer", "marlin", "triton", "trtllm",
+)  # fmt: skip
+
+PADDED_SIZES = (64, 128, 256)
+QUERY_TILES = (64, 128)
+
+
+def gemm_shape_columns(p: GemmTable, gpu: Gpu, e: ShapeEstimate) -> dict[str, Column]:
+    """Return every feature of matrix products by name, each one value or one a row."""
+    m, n, k = (np.asarray(v, dtype=np.float64) for v in (p.m, p.n, p.k))
+    batch = np.asarray(p.batch, dtype=np.float64)
+    l2 = float(gpu.l2_bytes)
+    columns = _terms(e, gpu, p.compute_dtype.name)
+    columns |= {
+        "a_over_l2": _log2(batch * m * k * p.a_dtype.bytes / l2),
+        "b_over_l2": _log2(batch * n * k * p.b_dtype.bytes / l2),
+        "out_over_l2": _log2(batch * m * n * p.out_dtype.bytes / l2),
+        "m": _log2(m),
+        "n": _log2(n),
+        "k": _log2(k),
+        "aspect": _log2(m) - _log2(n),
+        "k_rest64": np.mod(k, 64.0),
+        "k_rest128": np.mod(k, 128.0),
+    }
+    for rows, cols in GEMM_TILES:
+        tiles = np.ceil(m / rows) * np.ceil(n / cols) * batch
+        columns |= _waves(f"{rows}x{cols}", tiles / gpu.sm_count)
+    for size in PADDED_SIZES:
+        columns[f"pad_m{size}"] = np.ceil(m / size) * size / np.maximum(m, 1.0)
+        columns[f"pad_n{size}"] = np.ceil(n / size) * size / np.maximum(n, 1.0)
+    for name, value in (("m", m), ("n", n), ("k", k)):
+        columns[f"{name}_alignment"] = _log2(np.gcd(value.astype(np.int64), ALIGNMENT_MAX))
+    return columns
+
+
+def attention_shape_columns(p: AttentionTable, gpu: Gpu, e: ShapeEstimate) -> dict[str, Column]:
+    """Return every feature of attention by name, each one value or one a row.
+
+    Sequences of unequal lengths enter by their totals and their longest.
+    """
+    sequences = p.total(p.count)
+    q_longest, kv_longest = p.largest(p.q_len), p.largest(p.kv_len)
+    group = p.q_heads / p.kv_heads
+    l2 = float(gpu.l2_bytes)
+    _, key, value, _ = p.row_bytes
+    columns = _terms(e, gpu, p.compute_dtype.name)
+    per_sm = sequences * p.kv_heads / gpu.sm_count
+    columns |= {
+        "sequences": _log2(sequences),
+        "q_longest": _log2(q_longest),
+        "kv_longest": _log2(kv_longest),
+        "kv_over_q": _log2(kv_longest) - _log2(q_longest),
+        "q_heads": _log2(p.q_heads),
+        "kv_heads": _log2(p.kv_heads),
+        "group": _log2(group),
+        "head_dim": p.head_dim,
+        "v_head_dim": p.v_head_dim,
+        "causal": p.causal,
+        "window": _log2(np.where(np.isinf(p.window), 2.0**30, p.window)),
+        "window_over_kv": np.minimum(p.window / np.maximum(kv_longest, 1.0), 2.0),
+        "kv_bits": float(p.kv_dtype.bits),
+        "kv_over_l2": _log2(p.keys * p.kv_heads * (key + value) / l2),
+        "head_kv_over_l2": _log2(kv_longest * (key + value) / l2),
+        "heads_per_sm": _log2(sequences * p.q_heads / gpu.sm_count),
+        "kv_heads_per_sm": _log2(per_sm),
+        "kv_heads_fill": _fill(per_sm),
+    }
+    for rows in QUERY_TILES:
+        alone = p.total(p.count * np.ceil(p.q_len / rows)) * p.q_heads
+        packed = p.total(p.count * np.ceil(p.q_len * p.per_group(group) / rows)) * p.kv_heads
+        columns |= _waves(f"q{rows}", alone / gpu.sm_count)
+        columns |= _waves(f"packed{rows}", packed / gpu.sm_count)
+    return columns
+
+
+def kernel_columns(library: str, backend: str) -> dict[str, Column]:
+    """Return what the trees may know of whose kernel it is; versions and GPUs are no columns."""
+    columns: dict[str, Column] = {f"library_{name}": float(library == name) for name in LIBRARIES}
+    return columns | {f"backend_{name}": float(backend == name) for name in BACKENDS}
+
+
+def shape_matrix(columns: dict[str, Column], rows: int) -> NDArray[np.float32]:
+    """Stack columns into one (rows, features) float32 array, row-major."""
+    out = np.empty((len(columns), rows))
+    for i, value in enumerate(columns.values()):
+        out[i] = value
+    return out.T.astype(np.float32, order="C")
+
+
+def _terms(e: ShapeEstimate, gpu: Gpu, dtype: str) -> dict[str, Column]:
+    """Every term of the estimate as a ratio; sums of times, bytes and operations never alone."""
+    peak = gpu.tensor_tflops.get(dtype) or gpu.plain_tflops.get(dtype, 1.0)
+    balance = peak * 1e3 / gpu.dram_bandwidth_gb_per_s
+    columns: dict[str, Column] = {
+        f"{name}_share": _log2(e.by_limiter[name] / e.seconds) for name in SHAPE_LIMITERS
+    }
+    ideal = {
+        "tensor": e.tensor_s, "sfu": e.sfu_s, "fma": e.fma_s, "dram": e.dram_s, "l2": e.l2_s,
+    }  # fmt: skip
+    columns |= {f"ideal_{name}": _log2(value / e.seconds) for name, value in ideal.items()}
+    return columns | {
+        "seconds_over_launch": _log2(e.seconds / e.launch_s),
+        "roofline_share": _log2(e.roofline_s / e.seconds),
+        "one_tile": _log2(e.one_tile_s / e.seconds),
+        "waves": _log2(e.waves),
+        "sm_share": e.sm_share,
+        "padding": _log2(e.padding),
+        "longest_share": _log2(e.longest_share),
+        "resident": e.resident,
+        "split": e.split,
+        "tiling": e.tiling.astype(np.float64),
+        "intensity_over_balance": _log2(e.flops / np.maximum(e.bytes_moved, 1.0) / balance),
+        "footprint_over_l2": _log2(e.footprint_bytes / gpu.l2_bytes),
+    }
+
+
+def _waves(name: str, per_sm: Array) -> dict[str, Column]:
+    return {f"waves_{name}": _log2(per_sm), f"fill_{name}": _fill(per_sm)}
+
+
+def _fill(per_sm: Array) -> Array:
+    """How full the rounds over the SMs are on average, 1 where there are many."""
+    rounds = np.ceil(np.maximum(per_sm, TINY))
+    return np.where(per_sm > WAVES_MAX, 1.0, per_sm / rounds)
+
+
+def _log2(values: Any) -> Array:
+    return np.asarray(np.log2(np.maximum(values, TINY)), dtype=np.float64)

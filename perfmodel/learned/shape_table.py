@@ -1,0 +1,194 @@
+"""Measurements of kernels whose tile is unknown, as features, analytic times and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.analytic.model import CUDA_GRAPH_LAUNCH_S, EVENT_TIMING_LAUNCH_S
+from perfmodel.analytic.shape import ShapeEstimate, ShapeTable, shape_estimate
+from perfmodel.errors import DataError
+from perfmodel.hardware.catalog import load_gpu
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.learned.shape_features import (
+    Column,
+    attention_shape_columns,
+    gemm_shape_columns,
+    kernel_columns,
+    shape_matrix,
+)
+from perfmodel.problems.attention_table import AttentionTable
+from perfmodel.problems.dtypes import DType, parse_dtype
+from perfmodel.problems.gemm_table import GemmTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+Names = NDArray[np.object_]
+
+LAUNCH_S = {"pipeweave-fp8": EVENT_TIMING_LAUNCH_S}
+"""Sources that do not say how they timed: no launch of PipeWeave's takes less than 4.7 us, which
+is what events around it show; all others go below 3 us, as launches in a graph do."""
+
+SITE_COLUMNS = {
+    "gemm": ("n", "k"),
+    "attention": ("batch", "q_heads", "kv_heads", "head_dim"),
+}
+"""What makes a site: a layer of a model, asked about with many sizes of its input."""
+
+COLUMNS = {
+    "gemm": ("family", "m", "n", "k", "batch", "a_dtype", "b_dtype", "out_dtype"),
+    "attention": (
+        "family", "phase", "direction", "batch", "q_len", "kv_len", "q_heads", "kv_heads",
+        "head_dim", "v_head_dim", "causal", "window_size", "q_dtype", "kv_dtype", "out_dtype",
+    ),
+}  # fmt: skip
+"""Columns of an imported table that describe the problem."""
+
+ROW_COLUMNS = ("gpu", "library", "library_version", "backend", "kernel", "latency_us", "source")
+"""Columns that every family needs besides."""
+
+
+@dataclass(frozen=True)
+class ShapeRows:
+    """Measured launches, arrays of equal length N; ``features`` is (N, F) float32.
+
+    ``dtype`` are the operand types as in ``fp8_e4m3`` or ``bf16/fp8_e4m3`` (queries and cache),
+    ``kernel`` the identities of `perfmodel.problems.library`, ``site`` equal numbers where the
+    layer is the same, on whatever device.
+    """
+
+    features: NDArray[np.float32]
+    names: tuple[str, ...]
+    analytic_s: Floats
+    roofline_s: Floats
+    latency_s: Floats
+    gpu: Names
+    dtype: Names
+    kernel: Names
+    site: NDArray[np.int64]
+
+    @property
+    def target(self) -> Floats:
+        """log(measured / analytic), what the model learns."""
+        return np.log(self.latency_s / self.analytic_s)
+
+    def take(self, rows: NDArray[Any]) -> ShapeRows:
+        """Return the rows of a mask or an index."""
+        values = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "names"}
+        return replace(self, **values)
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+
+def shape_rows(frame: pd.DataFrame) -> ShapeRows:
+    """Compute features and analytic times of a table of one family, `COLUMNS` and `ROW_COLUMNS`.
+
+    Raises:
+        DataError: no rows, several families, or one whose tiles are not unknown.
+    """
+    families = list(frame["family"].unique())
+    if len(families) != 1 or families[0] not in COLUMNS:
+        raise DataError(
+            f"shape-level rows are of one family of {', '.join(COLUMNS)}; "
+            f"these are of {', '.join(map(str, families)) or 'none'}"
+        )
+    family = str(families[0])
+    of = _TABLES[family]
+    frame = frame.reset_index(drop=True)
+    count = len(frame)
+    parts = []
+    names: tuple[str, ...] = ()
+    types = list(_DTYPES[family])
+    keys = ["gpu", "source", "library", "backend", *types]
+    for (gpu_name, source, library, backend, *dtypes), index in frame.groupby(
+        keys, observed=True, dropna=False
+    ).indices.items():
+        gpu = load_gpu(str(gpu_name))
+        table = of(frame.iloc[index], _types(dtypes))
+        columns, found = shape_columns(table, gpu, LAUNCH_S.get(str(source), CUDA_GRAPH_LAUNCH_S))
+        columns |= kernel_columns(str(library), str(backend))
+        names = tuple(columns)
+        parts.append((index, shape_matrix(columns, len(index)), found.seconds, found.roofline_s))
+    features = np.empty((count, len(names)), dtype=np.float32)
+    analytic, roofline = np.empty(count), np.empty(count)
+    for index, block, seconds, least in parts:
+        features[index], analytic[index], roofline[index] = block, seconds, least
+    identity = frame["library"].astype(str) + "/" + frame["backend"].astype(str)
+    version = frame["library_version"].astype(object)
+    identity = identity + np.where(version.isna(), "", "@" + version.astype(str))
+    site = frame.groupby(list(SITE_COLUMNS[family]), observed=True).ngroup()
+    return ShapeRows(
+        features=features,
+        names=names,
+        analytic_s=analytic,
+        roofline_s=roofline,
+        latency_s=frame["latency_us"].to_numpy(dtype=np.float64) * 1e-6,
+        gpu=frame["gpu"].to_numpy(dtype=object),
+        dtype=_dtype_names(frame, types[:2]),
+        kernel=identity.to_numpy(dtype=object),
+        site=site.to_numpy(dtype=np.int64),
+    )
+
+
+def shape_columns(
+    table: ShapeTable, gpu: Gpu, launch_s: float = CUDA_GRAPH_LAUNCH_S
+) -> tuple[dict[str, Column], ShapeEstimate]:
+    """Return the features of problems on one device, kernel identity aside, and the estimate.
+
+    Raises:
+        DataError: a family without shape-level features.
+        UnsupportedDtypeError: the device has no arithmetic for the compute type.
+    """
+    found = shape_estimate(table, gpu, launch_overhead_s=launch_s)
+    if isinstance(table, GemmTable):
+        return gemm_shape_columns(table, gpu, found), found
+    if isinstance(table, AttentionTable):
+        return attention_shape_columns(table, gpu, found), found
+    raise DataError(f"there are no shape-level features of a {type(table).__name__}")
+
+
+def _gemm_table(part: pd.DataFrame, dtypes: tuple[DType, ...]) -> GemmTable:
+    a, b, out = dtypes
+    flag = np.ones(len(part))
+    return GemmTable.of_columns(
+        m=part["m"], n=part["n"], k=part["k"], batch=part["batch"],
+        a_row=flag, b_row=0.0 * flag, lda=part["k"], ldb=part["k"], dtypes=(a, b, out),
+    )  # fmt: skip
+
+
+def _attention_table(part: pd.DataFrame, dtypes: tuple[DType, ...]) -> AttentionTable:
+    q, kv, out = dtypes
+    return AttentionTable.of_columns(
+        batch=part["batch"], q_len=part["q_len"], kv_len=part["kv_len"],
+        q_heads=part["q_heads"], kv_heads=part["kv_heads"], head_dim=part["head_dim"],
+        v_head_dim=part["v_head_dim"], causal=part["causal"].astype(np.float64),
+        window=part["window_size"].fillna(0).to_numpy(dtype=np.float64),
+        backward=(part["direction"] == "backward").to_numpy(dtype=np.float64),
+        dtypes=(q, kv, out),
+    )  # fmt: skip
+
+
+_DTYPES: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("a_dtype", "b_dtype", "out_dtype"),
+    "attention": ("q_dtype", "kv_dtype", "out_dtype"),
+}
+_TABLES: Mapping[str, Callable[[pd.DataFrame, tuple[DType, ...]], ShapeTable]] = {
+    "gemm": _gemm_table,
+    "attention": _attention_table,
+}
+
+
+def _types(names: list[Any]) -> tuple[DType, ...]:
+    return tuple(parse_dtype(str(name)) for name in names)
+
+
+def _dtype_names(frame: pd.DataFrame, types: list[str]) -> Names:
+    one, other = (frame[name].astype(str).to_numpy(dtype=object) for name in types)
+    return np.where(one == other, one, one + "/" + other)
