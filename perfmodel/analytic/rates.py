@@ -72,12 +72,14 @@ def rates_for(gpu: Gpu, dtype: str, mma_share: Array) -> DeviceRates:
     if not plain and not tensor:
         have = ", ".join(sorted({*gpu.tensor_tflops, *gpu.plain_tflops}))
         raise UnsupportedDtypeError(f"{gpu.name} has no arithmetic for {dtype}; it has: {have}")
+    # Beside products on the matrix units, ordinary lanes compute in fp32 (softmax, scaling).
+    lanes = gpu.plain_tflops.get("fp32", 0.0) if tensor else plain
     per_sm = 1e12 / gpu.sm_count
     l2 = gpu.l2_bandwidth_gb_per_s
     l2_per_sm = L2_BYTES_PER_CLOCK_PER_SM * clock_hz if l2 is None else l2 * 1e9 / gpu.sm_count
     return DeviceRates(
         tensor_flops_per_s_per_sm=max(tensor, 1e-30) * per_sm * mma_share,
-        fma_flops_per_s_per_sm=max(plain, 1e-30) * per_sm,
+        fma_flops_per_s_per_sm=max(lanes, 1e-30) * per_sm,
         sfu_ops_per_s_per_sm=(gpu.sfu_ops_per_clock_per_sm or 16.0) * clock_hz,
         l2_bytes_per_s_per_sm=l2_per_sm,
         smem_bytes_per_s_per_sm=SMEM_BYTES_PER_CLOCK * clock_hz,

@@ -7,7 +7,11 @@ from numpy.typing import NDArray
 
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention_table import AttentionTable
-from perfmodel.tiling.attention_resources import attention_resources, multiplies_by_group
+from perfmodel.tiling.attention_resources import (
+    attention_resources,
+    multiplies_by_group,
+    multiplies_in_tensor_memory,
+)
 from perfmodel.tiling.attention_tile import CtaLengths, cta_lengths, heads_share_tile, tile_dims
 from perfmodel.tiling.config import ConfigTable
 from perfmodel.tiling.resources import Resources
@@ -75,7 +79,7 @@ def attention_work(problem: AttentionTable, configs: ConfigTable, gpu: Gpu) -> W
         dram_bytes=_dram_bytes(p, c, gpu, lengths, resources),
         flops=p.flops[0] * one,
         compute_dtype=p.compute_dtype.name,
-        mma_share=_mma_share(c, gpu),
+        mma_share=_mma_share(p, c, gpu),
         patch=Patch(rows=one, columns=one),
         extra_launches=np.where(lengths.ctas > 0, split + float(backward), 0.0),
     )
@@ -114,7 +118,7 @@ def _smem_traffic(p: AttentionTable, c: ConfigTable, gpu: Gpu) -> Array:
     size = p.kv_dtype.bytes
     tile = c.block_n * (d + dv) * size
     readers = np.where(
-        multiplies_by_group(p, c, gpu),
+        _reads_in_place(p, c, gpu),
         np.maximum(np.minimum(c.block_m / 64.0, c.num_warps / 4.0), 1.0),
         np.minimum(c.num_warps, np.maximum(c.block_m / 16.0, 1.0)),
     )
@@ -135,16 +139,20 @@ def _instructions(p: AttentionTable, c: ConfigTable, gpu: Gpu, tensor_flops: Arr
     products = tensor_flops / (2.0 * 16.0 * 8.0 * 32.0 / p.compute_dtype.bytes)
     readers = np.minimum(c.num_warps, np.maximum(c.block_m / 16.0, 1.0))
     reads = c.block_n * (d + dv) * p.kv_dtype.bytes * readers / 512.0
-    by_warp = np.where(multiplies_by_group(p, c, gpu), 0.0, products + reads)
+    by_warp = np.where(_reads_in_place(p, c, gpu), 0.0, products + reads)
     return np.asarray(LOOP_INSTRUCTIONS * c.num_warps + copies + softmax + fade + by_warp)
 
 
-def _mma_share(c: ConfigTable, gpu: Gpu) -> Array:
-    """Share of the matrix peak: idle rows of a short tile aside, that of its instructions."""
+def _reads_in_place(p: AttentionTable, c: ConfigTable, gpu: Gpu) -> NDArray[np.bool_]:
+    """Where the matrix unit itself reads operands from shared memory."""
+    return multiplies_by_group(p, c, gpu) | multiplies_in_tensor_memory(p, c, gpu)
+
+
+def _mma_share(p: AttentionTable, c: ConfigTable, gpu: Gpu) -> Array:
+    """Share of the matrix peak that a tile's instructions can reach."""
     if not (gpu.can("wgmma") or gpu.can("tmem")):
         return np.ones_like(c.block_m)
-    grouped = (c.block_m >= 64) & (c.num_warps % 4 == 0)
-    return np.where(grouped, 1.0, SYNCHRONOUS_MMA_SHARE)
+    return np.where(_reads_in_place(p, c, gpu), 1.0, SYNCHRONOUS_MMA_SHARE)
 
 
 def _dram_bytes(
