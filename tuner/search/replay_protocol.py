@@ -26,8 +26,9 @@ BUDGETS = (0, 4, 10)
 """Configurations timed: none (``model``), the model's first three and the user's first
 (``verify``), and ten in all."""
 
-DRAWS = 20
-"""How often a policy that draws plays a table of few problems."""
+DRAWS, SLOW_PROBLEMS = 20, 500
+"""How many sessions optuna plays: a table of few problems is played so often, and of one of many
+about so many are taken, evenly. It takes 5 ms a trial, the others microseconds."""
 
 RECORDED = DeviceIdentity(name="recorded", architecture="recorded")
 
@@ -97,9 +98,14 @@ def _played(run: Run, what: Cells) -> list[Record]:
         records += _records(run, EXHAUSTIVE, cell, Searched(None), plain)
         records += replay.random_records(cell, BUDGETS, plain)
         for budget in BUDGETS[1:]:
-            often = plain * (1 if len(plain) >= DRAWS else DRAWS)
-            records += _records(run, OPTUNA, cell, OptunaTpe(budget), often)
+            records += _records(run, OPTUNA, cell, OptunaTpe(budget), _some(plain))
     return records
+
+
+def _some(plain: list[Session]) -> list[Session]:
+    if len(plain) < DRAWS:
+        return plain * DRAWS
+    return plain[:: max(len(plain) // SLOW_PROBLEMS, 1)]
 
 
 def _records(run: Run, who: str, cell: str, policy: Policy, mine: list[Session]) -> list[Record]:
