@@ -71,7 +71,7 @@ def main() -> None:
     stub = StubbedKernel(matmul_kernel)
     spaces = configs()
     stock = triton.autotune(
-        spaces, key=["M", "N", "K"], do_bench=lambda call, quantiles: [1.0, 1.0, 1.0]
+        spaces, key=["M", "N", "K"], do_bench=lambda _call, **_: [1.0, 1.0, 1.0]
     )(stub)
     ours = tuner.autotune(
         spaces, key=["M", "N", "K"], family="gemm", policy="model", gpu="h100-sxm5"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tuner.ahead import config_for, resolve
-    from tuner.decorator import Autotuner, autotune
+    from tuner.decorate import autotune
+    from tuner.decorator import Autotuner
     from tuner.stock import early_config_prune, estimate_matmul_time, pruner
     from tuner.triton_api import Config
 
@@ -26,7 +27,7 @@ __all__ = [
 _HOME = {
     "Autotuner": "tuner.decorator",
     "Config": "tuner.triton_api",
-    "autotune": "tuner.decorator",
+    "autotune": "tuner.decorate",
     "config_for": "tuner.ahead",
     "early_config_prune": "tuner.stock",
     "estimate_matmul_time": "tuner.stock",

@@ -25,7 +25,7 @@ MEAN_TO_DEVIATION = float(np.sqrt(np.pi / 2.0))
 def account_of(kernel: Autotuner, decision: Decision) -> Account:
     """Return the account of a decision."""
     view = decision.view
-    explain_illegal(kernel, decision.fates, view, decision.candidates)
+    explain_illegal(kernel, decision.fates, view)
     predicted: dict[int, float] = {}
     basis, error = None, None
     problem = view.problem if isinstance(view.problem, Gemm) else None

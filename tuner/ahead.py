@@ -149,7 +149,7 @@ def _element_type(dtype: Any) -> Any:
 
 
 def _compile(kernel: Autotuner, call: Call, config: Any) -> None:
-    """Fill Triton's own cache, where there is a device to compile for and all arguments are known."""
+    """Fill Triton's own cache, where there is a device and all arguments are known."""
     if devices.identity_of_current(kernel.fn) in (devices.INTERPRETER, devices.NOWHERE):
         return
     constants = set(config.kwargs)

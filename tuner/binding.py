@@ -246,4 +246,4 @@ def _dtype_of(value: Any) -> Any:
     if hasattr(value, "dtype"):
         return value.dtype
     base = getattr(value, "base", None)
-    return base.dtype if hasattr(base, "dtype") else value
+    return value if base is None or not hasattr(base, "dtype") else base.dtype

@@ -74,7 +74,7 @@ def view_of(kernel: Autotuner, call: Call, identity: DeviceIdentity) -> View:
     return View(problem, gpu)
 
 
-def decide(
+def decide(  # noqa: PLR0911, PLR0912 - the order of the cases is the policy, read from top to bottom
     kernel: Autotuner,
     call: Call,
     *,
@@ -268,7 +268,7 @@ def _legal(
             fates[i] = (Fate.ILLEGAL, None)  # the reasons are worked out when they are asked for
     legal = [i for i in open_ if i not in fates]
     if not legal:
-        explain_illegal(kernel, fates, view, candidates)
+        explain_illegal(kernel, fates, view)
         raise _none_usable(kernel, candidates, fates, view)
     return _once_each(kernel, candidates, fates, legal)
 
@@ -290,7 +290,7 @@ def _scored(view: View, policy: Policy) -> Any:
     return np.isfinite(scores)
 
 
-def explain_illegal(kernel: Autotuner, fates: Fates, view: View, candidates: Sequence[Any]) -> None:
+def explain_illegal(kernel: Autotuner, fates: Fates, view: View) -> None:
     """Give the reasons of configurations that the model's rules found illegal."""
     waiting = [i for i in view.kept if fates.get(i) == (Fate.ILLEGAL, None)]
     if not waiting or not isinstance(view.problem, Gemm):
@@ -341,9 +341,9 @@ def _once_each(
     Hashing them takes a tenth of a decision, so it is done once a list.
     """
     known = kernel.distinct
-    if known is not None and len(known) == len(candidates) and len(legal) == len(candidates):
-        if all(a is b for a, b in zip(known, candidates, strict=True)):
-            return legal
+    same = known is not None and len(known) == len(candidates) == len(legal)
+    if same and all(a is b for a, b in zip(known or (), candidates, strict=True)):
+        return legal
     seen: dict[Any, int] = {}
     kept = []
     for i in legal:

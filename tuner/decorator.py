@@ -8,36 +8,30 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.errors import UnknownNameError, closest
-from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm import Gemm
 from tuner import checks, devices, triton_api
 from tuner.accounting import Account
-from tuner.binding import Binding, bind
-from tuner.buckets import octave, parse_buckets
+from tuner.binding import Binding
+from tuner.buckets import octave
 from tuner.call_key import CallKey, Key
 from tuner.decision import Call, Decision, Octave
 from tuner.hooks import Hooks
 from tuner.identity import kernel_hash
-from tuner.measure.device import Device
-from tuner.policy import Policy, parse_policy
-from tuner.ranks import TIMEOUT_S
-from tuner.settings import VERIFIED, Settings
+from tuner.settings import Settings
 from tuner.tiles import TileNames, TileSet
 
 if TYPE_CHECKING:
     from tuner.store import Store
 
-_STOCK_OPTIONS = (
+STOCK_OPTIONS = (
     "configs", "key", "prune_configs_by", "reset_to_zero", "restore_value", "pre_hook",
     "post_hook", "warmup", "rep", "use_cuda_graph", "do_bench", "cache_results",
 )  # fmt: skip
-_OWN_OPTIONS = (
+OWN_OPTIONS = (
     "policy", "k", "family", "problem", "names", "gpu", "buckets", "deterministic", "budget_s",
     "device", "rank_timeout_s",
 )  # fmt: skip
@@ -95,7 +89,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             restore_value=restore_value or (),
         )  # fmt: skip
         checks.check_pruning(prune_configs_by)
-        checks.check_configs(self.name, arg_names, configs or (), (*_STOCK_OPTIONS, *_OWN_OPTIONS))
+        checks.check_configs(self.name, arg_names, configs or (), (*STOCK_OPTIONS, *OWN_OPTIONS))
         super().__init__(
             fn, arg_names, configs, keys, reset_to_zero, restore_value, pre_hook=pre_hook,
             post_hook=post_hook, prune_configs_by=prune_configs_by, warmup=warmup, rep=rep,
@@ -324,7 +318,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         kept = self.made.get(key)
         if kept is None:
             kept = self.made[key] = (list(configs), TileSet(self.tile_names, list(configs)))
-        return kept[1]  # type: ignore[no-any-return]  # a dict of caches
+        return kept[1]
 
     def has_default(self, name: str) -> bool:
         """Whether the kernel's argument ``name`` may be left out."""
@@ -366,7 +360,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         return account
 
     def tune(self, shapes: Any, inputs: Callable[..., Any] | None = None) -> dict[Any, Any]:
-        """Decide for each shape ahead of time, timing as the policy says; see `tuner.ahead.tune`."""
+        """Decide for each shape ahead of time, timing as the policy says: `tuner.ahead.tune`."""
         from tuner.ahead import tune  # noqa: PLC0415 - not part of a call
 
         self._warmed = True
@@ -421,13 +415,11 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
 
     def __reduce__(self) -> Any:
         """Pickle by name, as functions are, with what was decided: another process keeps it."""
-        found: Any = None
         plain = triton_api.base_function(self.fn)
         qualified = getattr(plain, "__qualname__", self.name)
-        try:
+        found = None
+        with suppress(ImportError, AttributeError):
             found = _by_name(self.module, qualified)
-        except (ImportError, AttributeError):
-            pass
         if found is not self:
             raise pickle.PicklingError(
                 f"kernel {self.module}.{qualified} cannot be found by its name; define it at the "
@@ -463,92 +455,3 @@ def _reset_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
-
-
-def autotune(
-    configs: Sequence[Any] | None = None,
-    key: Sequence[str] | None = None,
-    prune_configs_by: Mapping[str, Any] | None = None,
-    reset_to_zero: Sequence[str] | None = None,
-    restore_value: Sequence[str] | None = None,
-    pre_hook: Callable[..., Any] | None = None,
-    post_hook: Callable[..., Any] | None = None,
-    warmup: Any = None,
-    rep: Any = None,
-    use_cuda_graph: bool = False,
-    do_bench: Callable[..., Any] | None = None,
-    cache_results: bool = False,
-    *,
-    policy: Policy | str | None = None,
-    k: int = VERIFIED,
-    family: str | None = None,
-    problem: Callable[..., Any] | None = None,
-    names: Mapping[str, str] | None = None,
-    gpu: Gpu | str | Path | None = None,
-    buckets: Mapping[str, Any] | bool | None = None,
-    deterministic: bool = False,
-    budget_s: float | None = None,
-    device: Device | None = None,
-    rank_timeout_s: float = TIMEOUT_S,
-    **unknown: Any,
-) -> Callable[[Any], Autotuner]:
-    """Decorate a kernel as ``triton.autotune`` does; its arguments come first and mean the same.
-
-    ``reset_to_zero`` and ``pre_hook`` are honoured on every launch, the first and later ones alike.
-    Times are kept across processes whatever ``cache_results`` says.
-
-    Args:
-        configs: may be left out with a ``family``: the model's space for the device is used.
-        key: may be left out with a ``family``: sizes and strides.
-        prune_configs_by, reset_to_zero, restore_value, pre_hook, post_hook, warmup, rep,
-        use_cuda_graph, do_bench, cache_results: Triton's.
-        policy: ``model``, ``verify``, ``full`` or ``off`` (`Policy`); by default ``verify`` where
-            the model knows the problem, else ``full``. ``PERFMODEL_AUTOTUNE`` overrides it.
-        k: how many of the model's first ``verify`` times, beside the user's first.
-        family: ``"gemm"`` reads the problem from conventional argument and config names.
-        problem: a function of the arguments that returns the problem, for other names.
-        names: this kernel's names for roles (``m``, ``a``, ``block_m``) that go by another.
-        gpu: the device that the model predicts for; by default the current one.
-        buckets: arguments of the key whose values share a decision (`parse_buckets`); ``False``
-            keeps the model from saying that a decision holds for a whole octave of rows.
-        deterministic: never time.
-        budget_s: seconds that one decision may time for.
-        device: where to time instead of the current device.
-        rank_timeout_s: how long ranks of a distributed job wait for rank 0.
-
-    Raises:
-        UnknownNameError: a name that is no argument of the kernel, an unknown policy or family.
-        UnknownOptionError: an option that belongs elsewhere, or nowhere.
-        UsageError: a value that cannot be used.
-    """
-    checks.check_options(unknown, (*_STOCK_OPTIONS, *_OWN_OPTIONS))
-    chosen = None if policy is None else parse_policy(policy, "policy")
-
-    def decorate(fn: Any) -> Autotuner:
-        arg_names = triton_api.argument_names(fn)
-        name = getattr(triton_api.base_function(fn), "__name__", "kernel")
-        if key is None and family is None:
-            raise UnknownNameError(
-                f"{name} has no key; give the arguments whose values call for another config"
-            )
-        binding = bind(name, arg_names, family=family, problem=problem, names=names, key=key or ())
-        if not configs and key is None and binding is None:
-            raise UnknownNameError(
-                f"{name} has no configs{closest('', ())}; give some, or a family"
-            )
-        asked = buckets if isinstance(buckets, Mapping) else {}
-        keys = list(key if key is not None else binding.keys if binding is not None else ())
-        settings = Settings(
-            policy=chosen, k=k, gpu=gpu, deterministic=deterministic, budget_s=budget_s,
-            device=device, rank_timeout_s=rank_timeout_s,
-            buckets=parse_buckets(name, keys, asked), judged=buckets is not False,
-        )  # fmt: skip
-        return Autotuner(
-            fn, arg_names, None if configs is None else list(configs), key, reset_to_zero,
-            restore_value, pre_hook=pre_hook, post_hook=post_hook,
-            prune_configs_by=prune_configs_by, warmup=warmup, rep=rep,
-            use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results,
-            settings=settings, binding=binding, names=names,
-        )  # fmt: skip
-
-    return decorate

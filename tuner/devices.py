@@ -92,6 +92,12 @@ def is_capturing() -> bool:
         return False
 
 
+def torch_has_it() -> bool:
+    """Whether torch can place events on the current device."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_available())
+
+
 def _torch_properties(driver: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():

@@ -79,5 +79,5 @@ def _adapted(hook: Callable[..., Any], second: str) -> Callable[[Arguments, Any]
         and p.default is inspect.Parameter.empty
     ]
     if inspect.Parameter.VAR_POSITIONAL in kinds or len(positional) > 1:
-        return lambda arguments, value: hook(arguments, value)
+        return hook
     return lambda arguments, _value: hook(arguments)

@@ -16,7 +16,7 @@ from tuner.tiles import TileNames
 def reasons_of(
     problem: Gemm, table: ConfigTable, gpu: Gpu, names: TileNames
 ) -> list[tuple[str, ...]]:
-    """Return every limit that each tile breaks, in the kernel's own names; empty for a legal one."""
+    """Return every limit that each tile breaks, in the kernel's names; empty for a legal one."""
     return [
         tuple(names.spoken(str(reason)) for reason in reasons)
         for reasons in check(problem, table, gpu)

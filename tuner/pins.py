@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def config_of_pin(
     arg_names: Sequence[str],
     configs: Sequence[Any],
     pin: Mapping[str, Any],
-    default: Any = None,
+    has_default: Callable[[str], bool] | None = None,
 ) -> Any:
     """Return a pin as a configuration, used verbatim.
 
@@ -57,8 +57,9 @@ def config_of_pin(
                 f"arguments ({', '.join(arg_names)}) or {', '.join(triton_api.CONFIG_OPTIONS)}"
             )
     needed = set.intersection(*(set(c.kwargs) for c in configs)) if configs else set()
-    has_default = default or (lambda name: False)
-    missing = sorted(name for name in needed if name not in pin and not has_default(name))
+    missing = sorted(
+        name for name in needed if name not in pin and not (has_default and has_default(name))
+    )
     if missing:
         raise UnknownNameError(
             f"the pin of {kernel} lacks {', '.join(missing)}, which each of its configs sets"

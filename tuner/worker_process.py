@@ -182,7 +182,7 @@ def _python_path(existing: str | None) -> str:
     """The child finds the packages that this process uses, and whatever else it can import."""
     here = str(Path(perfmodel.__file__).resolve().parent.parent)
     inherited = [p for p in sys.path if p and Path(p).is_dir() and "site-packages" in p]
-    parts = [here, *inherited, *((existing or "").split(os.pathsep))]
+    parts = [here, *((existing or "").split(os.pathsep)), *inherited]
     return os.pathsep.join(dict.fromkeys(p for p in parts if p))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -20,10 +21,15 @@ INSTALLED = triton is not None
 
 
 class MissingKernel:
-    """Takes the place of a compiled kernel and says what to install on any use."""
+    """Takes the place of a compiled kernel and says what to install on any use.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Its function and argument names can be read: decorating it needs no Triton.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.fn = function
+        self.arg_names = list(inspect.signature(function).parameters)
+        self._name = function.__name__
 
     def __getitem__(self, grid: Any) -> NoReturn:
         self.fail()
@@ -43,7 +49,7 @@ class MissingKernel:
 
 def jit(function: Callable[..., Any]) -> Any:
     """Decorate a kernel: ``triton.jit``, or a :class:`MissingKernel` where Triton is absent."""
-    return MissingKernel(function.__name__) if triton is None else triton.jit(function)
+    return MissingKernel(function) if triton is None else triton.jit(function)
 
 
 _DTYPES = {
@@ -60,7 +66,7 @@ def triton_dtype(dtype: DType) -> Any:
         NotInstalledError: Triton is absent.
     """
     if tl is None:
-        MissingKernel("triton.language").fail()
+        MissingKernel(triton_dtype).fail()
     return getattr(tl, _DTYPES[dtype.name])
 
 

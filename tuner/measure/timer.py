@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import DeviceLostError, NotInstalledError
@@ -15,6 +15,23 @@ L2_TIMES = 2
 """The flush writes so many times the L2: what a launch left there is gone whatever the policy."""
 
 L2_BYTES_UNKNOWN = 64 << 20
+
+
+@runtime_checkable
+class PartedLaunch(Protocol):
+    """A launch whose preparation need not be timed with it; called, it does all three."""
+
+    def __call__(self) -> object:
+        """Prepare, launch and finish."""
+
+    def prepare(self) -> None:
+        """Put inputs back."""
+
+    def bare(self) -> object:
+        """Launch."""
+
+    def finish(self) -> None:
+        """Follow a launch that did not raise."""
 
 
 class Stopwatch(Protocol):
@@ -63,13 +80,19 @@ class CudaEvents:
         """Return the times of ``count`` launches, each with a cold L2."""
         torch = self._torch
         flush = self._flushing()
+        parts = launch if isinstance(launch, PartedLaunch) else None
+        bare = launch if parts is None else parts.bare
         pairs = []
         for _ in range(count):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if parts is not None:
+                parts.prepare()
             flush.zero_()
             begin.record()
-            launch()
+            bare()
             end.record()
+            if parts is not None:
+                parts.finish()
             pairs.append((begin, end))
         torch.cuda.synchronize(self._device)
         return [1e3 * begin.elapsed_time(end) for begin, end in pairs]

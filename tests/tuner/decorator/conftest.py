@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,12 +15,11 @@ import tuner  # noqa: E402 - as above
 
 
 @pytest.fixture(autouse=True)
-def _own_world(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_world(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache folder of its own, and no settings from outside."""
     monkeypatch.setenv("PERFMODEL_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("PERFMODEL_AUTOTUNE", "PERFMODEL_GPU", "PERFMODEL_PINS", "PERFMODEL_SHARED_CACHE"):
         monkeypatch.delenv(name, raising=False)
-    yield
 
 
 class Stub:

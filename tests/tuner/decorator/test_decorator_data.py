@@ -1,5 +1,7 @@
 """Kernels that write their inputs: DC1, DC2, DC4, DC5 of the cases."""
 
+# Arguments and names are those of kernels: constants in capitals, as Triton writes them.
+# ruff: noqa: N803
 from __future__ import annotations
 
 import pytest
@@ -90,10 +92,7 @@ def test_dc1_a_view_does_not_touch_its_neighbours(kernel):
 
 
 def test_dc1_a_failing_config_in_the_middle_leaves_the_data_alone(interpreted, config):
-    class Failing(Exception):
-        pass
-
-    OutOfResources = type("OutOfResources", (Failing,), {})
+    out_of_resources = type("OutOfResources", (Exception,), {})
     count = 0
 
     def do_bench(call, quantiles):
@@ -101,7 +100,7 @@ def test_dc1_a_failing_config_in_the_middle_leaves_the_data_alone(interpreted, c
         count += 1
         call()
         if count == 2:
-            raise OutOfResources("Required: 200000, Hardware limit: 100000")
+            raise out_of_resources("Required: 200000, Hardware limit: 100000")
         return [1.0, 1.0, 1.0]
 
     kernel = tuner.autotune(
@@ -200,10 +199,10 @@ def test_dc4_hooks_are_refused_not_dropped_under_torch_compile(config):
 
 def test_all_configs_failing_says_so_and_keeps_nothing(interpreted, config):
     """HW1: stock 3.6.0 reports no error and installs the first config as the best."""
-    OutOfResources = type("OutOfResources", (Exception,), {})
+    out_of_resources = type("OutOfResources", (Exception,), {})
 
     def do_bench(call, quantiles):
-        raise OutOfResources(
+        raise out_of_resources(
             "out of resource: shared memory, Required: 131074, Hardware limit: 101376."
         )
 

@@ -94,9 +94,7 @@ def test_a_failure_is_remembered_by_the_next_process(make_stub, config, bench):
         assert kernel.explain(0, 1).rows[1].fate is Fate.FAILED
 
 
-def test_bc9_every_config_is_accounted_for(
-    gemm_stub, gemm_configs, gemm_call, bench
-):
+def test_bc9_every_config_is_accounted_for(gemm_stub, gemm_configs, gemm_call, bench):
     huge = tuner.Config(
         {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "GROUP_M": 8}, num_stages=5
     )
@@ -154,9 +152,7 @@ def test_bc8_nothing_of_a_tuning_is_kept_alive(make_stub, config, bench):
 @pytest.mark.parametrize(
     ("gpu", "expected"), [("rtx-3090", 32), ("a100-sxm4-80gb", 64), ("rtx-5090", 32)]
 )
-def test_hw2_hw4_limits_are_those_of_the_exact_device(
-    gemm_stub, gemm_call, bench, gpu, expected
-):
+def test_hw2_hw4_limits_are_those_of_the_exact_device(gemm_stub, gemm_call, bench, gpu, expected):
     wide = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8}
     narrow = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_M": 8}
     kernel = tuner.autotune(
@@ -169,9 +165,7 @@ def test_hw2_hw4_limits_are_those_of_the_exact_device(
 
 
 @pytest.mark.parametrize("gpu", ["t4", "l4", "h100-sxm5"])
-def test_hw13_small_devices_are_tuned_like_any_other(
-    gemm_stub, gemm_configs, gemm_call, gpu
-):
+def test_hw13_small_devices_are_tuned_like_any_other(gemm_stub, gemm_configs, gemm_call, gpu):
     kernel = tuner.autotune(gemm_configs, key=["M"], family="gemm", gpu=gpu, policy="model")(
         gemm_stub
     )

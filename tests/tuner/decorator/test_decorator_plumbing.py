@@ -1,5 +1,7 @@
 """Triton's own surface: CA5, PM1, PM2, PM4, PM6, IM4, hooks, and what other libraries read."""
 
+# Arguments and names are those of kernels: constants in capitals, as Triton writes them.
+# ruff: noqa: N803
 from __future__ import annotations
 
 import inspect
@@ -8,9 +10,11 @@ import pickle
 import pytest
 import torch
 import triton
+import triton.language as tl
 from triton.runtime.autotuner import Autotuner as StockAutotuner
 
 import tuner
+from perfmodel import Gemm
 from perfmodel.errors import UnknownNameError, UnknownOptionError, UsageError
 
 LAUNCH = {"grid": (1,), "warmup": False}
@@ -106,8 +110,6 @@ def test_pm4_a_doubled_config_is_timed_once_and_accounted_for(make_stub, config,
 
 
 def test_pm4_heuristics_above_and_below(interpreted, config, bench):
-    import triton.language as tl
-
     def scale(x, n, BLOCK: tl.constexpr, FACTOR: tl.constexpr):
         offsets = tl.arange(0, BLOCK)
         mask = offsets < n
@@ -198,8 +200,6 @@ def test_a_problem_function_is_checked_at_decoration(gemm_stub, gemm_configs):
 
 @pytest.mark.parametrize("form", ["names", "mapping", "open"])
 def test_a_problem_function_in_each_form(gemm_stub, gemm_configs, gemm_call, bench, form):
-    from perfmodel import Gemm
-
     function = {
         "names": lambda M, N, K: Gemm(M, N, K, a_dtype="fp16"),
         "mapping": lambda a: Gemm(a["M"], a["N"], a["K"], a_dtype="fp16"),
@@ -362,7 +362,7 @@ def test_a_benchmark_with_old_arguments_is_honoured(make_stub, config, monkeypat
     monkeypatch.setattr(
         triton.testing, "do_bench", lambda call, **how: calls.append(how) or [1.0, 1.0, 1.0]
     )
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="deprecated"):
         kernel = tuner.autotune(blocks(config, 32, 64), key=["n"], warmup=1, rep=2)(make_stub())
     kernel.run(0, 1, **LAUNCH)
     assert calls[0]["rep"] == 2
@@ -381,7 +381,7 @@ def test_ca12_a_kernel_of_a_module_keeps_its_decisions_through_a_pickle(tmp_path
         "def kernel(x, n, BLOCK): pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    import module_with_kernel
+    import module_with_kernel  # noqa: PLC0415 - written just now
 
     module_with_kernel.kernel.run(0, 1, **LAUNCH)
     decided = dict(module_with_kernel.kernel.cache)

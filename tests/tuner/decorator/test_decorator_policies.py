@@ -1,5 +1,7 @@
-"""How much is measured: cases TT1, TT2, TT4, TT5, TT8, TT10, NO2, NO4, NO14, ES1 and the policies."""
+"""How much is measured: TT1, TT2, TT3, TT4, TT5, TT8, NO2, NO4, NO14, ES1, HW10, the policies."""
 
+# Arguments and names are those of kernels: constants in capitals, as Triton writes them.
+# ruff: noqa: N803
 from __future__ import annotations
 
 import logging
@@ -12,7 +14,9 @@ import torch
 import tuner
 from perfmodel import Gemm, Predictor
 from perfmodel.errors import DataError, TuningWarning, UnknownNameError, UnknownShapeError
+from tuner import telling
 from tuner.accounting import Fate
+from tuner.store import Store
 
 GPU = "h100-sxm5"
 
@@ -57,7 +61,9 @@ def test_tt1_the_environment_decides_for_the_whole_process(
         timed = {(s["BLOCK_M"], s["BLOCK_N"], s["BLOCK_K"]) for s in timer.seen}
         assert len(timed) <= 4
         assert tuple(best.kwargs[n] for n in ("BLOCK_M", "BLOCK_N", "BLOCK_K")) in timed
-        assert tuple(kernel.configs[0].kwargs[n] for n in ("BLOCK_M", "BLOCK_N", "BLOCK_K")) in timed
+        assert (
+            tuple(kernel.configs[0].kwargs[n] for n in ("BLOCK_M", "BLOCK_N", "BLOCK_K")) in timed
+        )
     else:
         assert len({(s["BLOCK_M"], s["BLOCK_N"], s["BLOCK_K"]) for s in timer.seen}) == 8
 
@@ -120,7 +126,7 @@ def test_tt2_buckets_on_request(make_stub, config, bench):
 
 
 def test_buckets_of_other_names_are_errors(make_stub, config):
-    with pytest.raises(UnknownNameError, match="did you mean 'n'|its key: n"):
+    with pytest.raises(UnknownNameError, match=r"its key: n"):
         tuner.autotune([config({"BLOCK": 32})], key=["n"], buckets={"nn": "pow2"})(make_stub())
 
 
@@ -139,11 +145,13 @@ def test_tt4_warmed_shapes_neither_decide_nor_time(timed_gemm, gemm_call):
 def test_tt4_an_unlisted_shape_warns_once_and_is_counted(timed_gemm, gemm_call):
     kernel, _ = timed_gemm(policy="model")
     kernel.warm([{"M": 512, "N": 1024, "K": 1024, "dtype": "fp16"}])
-    with pytest.warns(TuningWarning) as caught:
-        for m in (640, 768):
-            args, kwargs = gemm_call(m)
-            kernel.run(*args, **kwargs)
-    assert len(caught) == 1
+    args, kwargs = gemm_call(640)
+    with pytest.warns(TuningWarning, match="was not among"):
+        kernel.run(*args, **kwargs)
+    args, kwargs = gemm_call(768)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel.run(*args, **kwargs)
     assert kernel.late_decisions == 2
 
 
@@ -238,17 +246,19 @@ def test_no2_deterministic_never_times(timed_gemm, gemm_call, monkeypatch):
     assert kernel.best_config is model_pick(kernel, (args, kwargs))
 
 
-def test_no2_noise_does_not_decide_between_near_ties(make_stub, config, bench, monkeypatch, tmp_path):
+def test_no2_noise_does_not_decide_between_near_ties(make_stub, config, bench, monkeypatch):
+    make_stub, config, bench, monkeypatch, tmp_path
+):
     chosen = set()
     for seed in range(100):
-        monkeypatch.setenv("PERFMODEL_CACHE_DIR", str(tmp_path / str(seed)))
         noise = random.Random(seed)
         base = {32: 1.0, 64: 1.004, 128: 0.997, 256: 2.0}
         stub = make_stub()
-        timer = bench(stub, lambda l, n=noise, b=base: b[l["BLOCK"]] * (1 + 0.03 * n.gauss(0, 1)))
+        timer = bench(stub, lambda it, n=noise, b=base: b[it["BLOCK"]] * (1 + 0.03 * n.gauss(0, 1)))
         kernel = tuner.autotune(
             [config({"BLOCK": size}) for size in base], key=["n"], do_bench=timer
         )(stub)
+        monkeypatch.setattr(kernel, "memory", Store.in_memory)
         kernel.run(0, 1, grid=(1,), warmup=False)
         chosen.add(stub.last["BLOCK"])
     assert chosen == {32}
@@ -272,9 +282,9 @@ def test_no14_the_users_first_config_stays_unless_something_is_faster(make_stub,
     stub = make_stub()
     times = {32: 1.0, 64: 0.999, 128: 3.0}
     timer = bench(stub, lambda launch: times[launch["BLOCK"]])
-    kernel = tuner.autotune(
-        [config({"BLOCK": size}) for size in times], key=["n"], do_bench=timer
-    )(stub)
+    kernel = tuner.autotune([config({"BLOCK": size}) for size in times], key=["n"], do_bench=timer)(
+        stub
+    )
     kernel.run(0, 1, grid=(1,), warmup=False)
     assert stub.last["BLOCK"] == 32
     assert "first config stays" in str(kernel.explain(0, 1, grid=(1,)))
@@ -308,7 +318,9 @@ def test_configs_are_made_for_the_device_where_the_user_gives_none(gemm_stub, ge
     kernel.run(*args, **kwargs)
     best = Predictor().rank(Gemm(4096, 4096, 4096, a_dtype="fp16"), GPU, top=5)
     chosen = (gemm_stub.last["BLOCK_M"], gemm_stub.last["BLOCK_N"], gemm_stub.last["BLOCK_K"])
-    assert chosen in {(c.config.block_m, c.config.block_n, c.config.block_k) for c in best.candidates}
+    assert chosen in {
+        (c.config.block_m, c.config.block_n, c.config.block_k) for c in best.candidates
+    }
     assert gemm_stub.last["GROUP_M"] >= 1
 
 
@@ -330,9 +342,7 @@ def test_positional_and_named_arguments_share_a_decision(timed_gemm, gemm_call):
 
 
 def test_tt3_a_long_tuning_says_how_far_it_is(make_stub, config, bench, monkeypatch, caplog):
-    from tuner import timing
-
-    monkeypatch.setattr(timing, "FIRST_WORD_S", 0.0)
+    monkeypatch.setattr(telling, "FIRST_WORD_S", 0.0)
     stub = make_stub()
     kernel = tuner.autotune(
         [config({"BLOCK": 32}), config({"BLOCK": 64})], key=["n"], do_bench=bench(stub)
@@ -340,15 +350,14 @@ def test_tt3_a_long_tuning_says_how_far_it_is(make_stub, config, bench, monkeypa
     with caplog.at_level(logging.WARNING, logger="tuner"):
         kernel.run(0, 1, grid=(1,), warmup=False)
     assert "1 of 2 configs" in caplog.text
-    assert timing.FIRST_WORD_S == 0.0
 
 
 def test_hw10_expected_skips_are_one_line_and_no_error(make_stub, config, bench, caplog):
-    OutOfResources = type("OutOfResources", (Exception,), {})
+    out_of_resources = type("OutOfResources", (Exception,), {})
 
     def time(launch):
         if launch["BLOCK"] > 1000:
-            raise OutOfResources("shared memory, Required: 200000, Hardware limit: 101376.")
+            raise out_of_resources("shared memory, Required: 200000, Hardware limit: 101376.")
         return float(launch["BLOCK"])
 
     stub = make_stub()

@@ -140,7 +140,7 @@ def test_a_child_forked_during_a_decision_is_not_stuck(make_stub, config):
         return [1.0]
 
     first = tuner.autotune(two(config), key=["n"], do_bench=fork_in_the_middle)(make_stub())
-    thread = threading.Thread(target=lambda: first.run(0, 1, **LAUNCH))
+    thread = threading.Thread(target=first.run, args=(0, 1), kwargs=LAUNCH)
     thread.start()
     thread.join(60)
     assert results == [0, 0]
