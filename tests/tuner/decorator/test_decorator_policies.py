@@ -247,8 +247,6 @@ def test_no2_deterministic_never_times(timed_gemm, gemm_call, monkeypatch):
 
 
 def test_no2_noise_does_not_decide_between_near_ties(make_stub, config, bench, monkeypatch):
-    make_stub, config, bench, monkeypatch, tmp_path
-):
     chosen = set()
     for seed in range(100):
         noise = random.Random(seed)
