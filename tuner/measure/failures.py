@@ -43,9 +43,6 @@ _POISONED = re.compile(
 )
 """CUDA errors after which every later call in the process fails with the same error."""
 
-_DESCRIBED_BY_ERROR = ("NameError",)
-"""What the compiler finds in a kernel's source whatever the configuration: the user's own error."""
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -58,8 +55,10 @@ class Failure:
 
 def classify(error: BaseException) -> Failure | None:
     """Return what an exception says of a configuration, ``None`` for the user's own error."""
-    if isinstance(error, DeviceLostError) or _cause_name(error) in _DESCRIBED_BY_ERROR:
+    if isinstance(error, DeviceLostError):
         return None
+    if "CompilationError" in _names(error) and isinstance(_innermost(error), NameError):
+        return None  # so it is with every configuration
     poisoned = isinstance(error, RuntimeError) and bool(_POISONED.search(str(error)))
     outcome = Outcome.CRASHED if poisoned else _outcome(error)
     return None if outcome is None else Failure(outcome, reason_of(error), poisoned)
@@ -84,20 +83,28 @@ def is_poisoned(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the class and the one line that says what is wrong, of messages many lines long."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("Repro command")]
-    for word in ("fatal", "error"):  # ptxas says what is wrong after the first
-        for line in lines:
-            if re.search(rf"\b{word}\s*:", line, re.IGNORECASE):
-                return f"{type(error).__name__}: {line}"
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    """Return the class and the one line that says what is wrong, of messages many lines long.
+
+    An error of the compiler shows the line of source it is about; what is wrong with it is in the
+    last of its causes, which for a function called by the kernel lies several deep.
+    """
+    said = _innermost(error) if "CompilationError" in _names(error) else error
+    lines = [line.strip() for line in str(said).splitlines()]
+    lines = [line for line in lines if line.strip("^") and not line.startswith("Repro command")]
+    found = [
+        line
+        for word in ("fatal", "error")  # ptxas says what is wrong after the first
+        for line in lines
+        if re.search(rf"\b{word}\s*:", line, re.IGNORECASE)
+    ]
+    what = found[0] if found else lines[-1] if lines else "no message"
+    return f"{type(error).__name__}: {what}"
 
 
 def _outcome(error: BaseException) -> Outcome | None:
-    for base in type(error).__mro__:
-        if base.__name__ in BY_CLASS:
-            return BY_CLASS[base.__name__]
+    for name in _names(error):
+        if name in BY_CLASS:
+            return BY_CLASS[name]
     if isinstance(error, MemoryError):
         return Outcome.OUT_OF_RESOURCES
     if isinstance(error, RuntimeError):
@@ -111,9 +118,16 @@ def _outcome(error: BaseException) -> Outcome | None:
     return Outcome.COMPILE_FAILED if in_compiler else None
 
 
-def _cause_name(error: BaseException) -> str:
-    cause = error.__cause__
-    return "" if cause is None else type(cause).__name__
+def _names(error: BaseException) -> list[str]:
+    return [c.__name__ for c in type(error).__mro__]
+
+
+def _innermost(error: BaseException) -> BaseException:
+    seen = {id(error)}
+    while error.__cause__ is not None and id(error.__cause__) not in seen:
+        error = error.__cause__
+        seen.add(id(error))
+    return error
 
 
 def _raised_in(error: BaseException) -> str:

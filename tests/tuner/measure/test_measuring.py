@@ -15,7 +15,7 @@ from perfmodel.problems.gemm import Gemm
 from tuner.measure.check import CheckedDevice, floor_us, mismatch
 from tuner.measure.device import Trial
 from tuner.measure.do_bench import QUANTILES, DoBenchDevice, samples_of
-from tuner.measure.failures import classify, failure_of
+from tuner.measure.failures import classify, failure_of, reason_of
 from tuner.measure.fake import FAKE, FakeDevice, Fault
 from tuner.measure.timer import TimerDevice, WallClock
 from tuner.search.search import search
@@ -221,3 +221,14 @@ def test_results_are_compared_by_their_typical_size() -> None:
         assert found is not None
         assert "differ from the reference" in found
     assert mismatch(torch.empty(0), torch.empty(0)) is None
+
+
+def test_the_reason_of_a_compiler_error_is_its_last_cause() -> None:
+    outer, inner = (
+        type("CompilationError", (Exception,), {})(f"at {i}:4:\n  x\n  ^") for i in "12"
+    )
+    inner.__cause__ = AssertionError("K >= 16 is required")
+    outer.__cause__ = inner
+    assert reason_of(outer) == "CompilationError: K >= 16 is required"
+    assert reason_of(ValueError("")) == "ValueError: no message"
+    assert reason_of(RuntimeError("ptxas fatal : bad\nRepro command: x")).endswith("fatal : bad")

@@ -21,7 +21,7 @@ from tuner.measure.worker_device import WorkerDevice
 from tuner.portable import portable
 from tuner.search.result import Status
 from tuner.search.search import search
-from tuner.search.tunables import Tunables
+from tuner.search.tunables import ONE_CALL, Tunables
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -127,7 +127,9 @@ def test_a_worker_that_cannot_be_had_is_a_lost_device() -> None:
         device.time(Trial("good"), samples=1, limit_s=1.0)
 
 
-def test_a_poisoned_context_is_replaced(tmp_path: Path) -> None:
+@pytest.fixture
+def scripted(tmp_path: Path) -> list[str]:
+    """A worker that times nothing and says what it is told to."""
     script = tmp_path / "worker.py"
     script.write_text(
         "import json, os, sys\n"
@@ -144,15 +146,25 @@ def test_a_poisoned_context_is_replaced(tmp_path: Path) -> None:
         "        answer = {'outcome': 'ok', 'samples_us': [1.0] * asked['samples']}\n"
         "    print(json.dumps(answer), flush=True)\n"
     )
-    with WorkerDevice(
-        Task(portable(scale), {}), LAUNCHES, command=[sys.executable, str(script)]
-    ) as device:
+    return [sys.executable, str(script)]
+
+
+def test_a_poisoned_context_is_replaced(scripted: list[str]) -> None:
+    with WorkerDevice(Task(portable(scale), {}), LAUNCHES, command=scripted) as device:
         first = device.identity.name
         assert device.time(Trial("hang"), samples=1, limit_s=9.0).outcome is Outcome.CRASHED
         found = device.time(Trial("good"), samples=2, limit_s=9.0)
         assert found.samples_us == (1.0, 1.0)
         assert device.identity.name != first
         assert device.starts == 2
+
+
+def test_bc8_a_worker_that_has_loaded_many_kernels_is_replaced(scripted: list[str]) -> None:
+    launches = {f"c{i}": launch("good") for i in range(250)}
+    with WorkerDevice(Task(portable(scale), {}), launches, command=scripted) as device:
+        result = search(device, [Trial(name) for name in launches], tunables=ONE_CALL)
+        assert result.timed == 250
+        assert device.starts == 3
 
 
 def test_no12_integers_are_taken_from_the_call_and_never_made_up() -> None:
