@@ -104,8 +104,8 @@ def test_verify_times_the_users_first_configuration_and_the_models_first_three()
 
 
 def test_a_pick_that_is_not_better_beyond_noise_stays_with_the_users_first() -> None:
-    assert Searched(4).play(session([100.4, 100.0], [2, 1]), seed=0).pick == 0
-    assert Searched(4).play(session([101.0, 100.0], [2, 1]), seed=0).pick == 1
+    assert Searched(4).play(session([100.15, 100.0], [2, 1]), seed=0).pick == 0
+    assert Searched(4).play(session([100.5, 100.0], [2, 1]), seed=0).pick == 1
 
 
 def test_an_order_alone_takes_the_best_of_its_first() -> None:

@@ -350,7 +350,7 @@ class _Search:
         """Up to which difference finalists count as equal, after the rounds so far."""
         _, deviation = paired_levels(self.rounds)
         found = self._standard_errors(deviation, len(self.rounds))
-        return max(self.tunables.noise_floor, found)
+        return max(self.tunables.final_floor, found)
 
     def _is_decided(self) -> bool:
         """Whether more rounds would tell nothing that is asked for."""

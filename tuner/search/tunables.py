@@ -48,6 +48,9 @@ class Tunables:
     noise_floor: float = 0.005
     """Repeats of one measurement differ by about so much (0.4 to 0.5 % in public tables)."""
 
+    final_floor: float = 0.002
+    """The same for the finals, whose medians stand on 6 repeats and more: 0.5 % / sqrt(6)."""
+
     noise_wanted: float = 0.01
     """Rounds end when the finalists are told apart this finely."""
 

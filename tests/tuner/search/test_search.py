@@ -219,7 +219,7 @@ def test_a_recorded_table_is_replayed_without_feigning_repeats() -> None:
     assert result.best == "c1"
     assert result.entry("c2").outcome is Outcome.COMPILE_FAILED
     assert result.entry("c3").reason == "not in the table"
-    assert result.noise == Tunables().noise_floor
+    assert result.noise == Tunables().final_floor
 
 
 @given(
