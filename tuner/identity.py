@@ -94,7 +94,7 @@ def arguments_text(
     return _json(text | more)
 
 
-def specialization(value: Any) -> Any:
+def specialization(value: Any) -> Any:  # noqa: PLR0911 - a case a line
     """Return what Triton's compiler takes note of in a run-time argument."""
     if isinstance(value, bool) or value is None:
         return value
@@ -156,7 +156,7 @@ def _json(value: Any) -> str:
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:  # noqa: PLR0911 - a case a line
     """JSON of anything that a configuration or a key may hold; two kinds never look the same."""
     if value is None or isinstance(value, bool | str):
         return value

@@ -95,7 +95,7 @@ class _Description:
         self._parts.append("\n".join(lines))
         return name
 
-    def _value(self, value: Any, depth: int = 0) -> str:
+    def _value(self, value: Any, depth: int = 0) -> str:  # noqa: PLR0911 - a case a line
         if isinstance(value, enum.Enum):
             return f"{_qualified(type(value))}.{value.name}"
         if isinstance(value, _PLAIN):
@@ -135,7 +135,7 @@ class _Description:
 
 def _unwrap(fn: Any) -> tuple[list[Any], Any]:
     """The wrappers from the outside in, and the plain function."""
-    wrappers = []
+    wrappers: list[Any] = []
     while not inspect.isfunction(fn) and hasattr(fn, "fn") and len(wrappers) < _DEEPEST:
         wrappers.append(fn)
         fn = fn.fn
