@@ -141,7 +141,8 @@ def compile_kernel(
             function,
             signature=dict(specialization.signature),
             constexprs=dict(specialization.constexprs),
-            attrs={position: list(known) for position, known in specialization.attrs.items()},
+            # As the launcher writes them, lists of lists: its cache key holds their text.
+            attrs={p: [list(fact) for fact in known] for p, known in specialization.attrs.items()},
         )
         with contextlib.redirect_stdout(io.StringIO()):  # Triton prints a failing kernel whole
             binary = triton.compile(source, target=gpu_target, options=dict(options))

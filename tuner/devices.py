@@ -92,6 +92,17 @@ def is_capturing() -> bool:
         return False
 
 
+def shared_bytes_max(gpu: Gpu | None) -> int | None:
+    """Return the most shared memory that a block may have on the current device, in bytes."""
+    driver = triton_api.driver_of_process(start=True)
+    try:
+        return int(
+            driver.utils.get_device_properties(driver.get_current_device())["max_shared_mem"]
+        )
+    except Exception:  # a private interface: another version may have another, or none
+        return None if gpu is None else gpu.smem_per_block_optin_bytes
+
+
 def torch_has_it() -> bool:
     """Whether torch can place events on the current device."""
     torch = sys.modules.get("torch")

@@ -150,7 +150,7 @@ def _time(session: Session, by_model: str) -> None:
     if result is not None:
         _take(session, result)
     if result is None or result.best is None:
-        raise all_failed(session, result)
+        raise all_failed(session, result) from session.error
     _settle(session, result)
     tell_result(session, result, time.perf_counter() - started)
 
@@ -190,6 +190,9 @@ def _search(
     kernel, call, memory = session.kernel, session.call, session.kernel.memory()
     access, broken = access_and_broken(session, waiting)
     for i, (outcome, reason) in broken.items():
+        if outcome in (Outcome.CRASHED, Outcome.TIMEOUT):  # it took the compiler down
+            memory.quarantine(session.key, session.texts[i], reason)
+            continue
         timing = Timing(outcome, session.device.protocol, reason=reason)
         memory.record(session.key, session.texts[i], timing)
     turns = [i for i in turns if i not in broken]

@@ -21,6 +21,7 @@ from tuner.measure.do_bench import DoBenchDevice
 from tuner.measure.failures import classify
 from tuner.measure.timer import CudaEvents, TimerDevice
 from tuner.policy import Policy
+from tuner.precompile import compile_configs
 
 if TYPE_CHECKING:
     from tuner.decorator import Autotuner
@@ -38,6 +39,8 @@ class Session:
     device: Device
     key: Key
     texts: dict[int, str] = field(default_factory=dict)
+    error: BaseException | None = None
+    """What the compiler said here, where nothing at all compiled; raised, never kept."""
 
     def __post_init__(self) -> None:
         self.texts = {i: keys.config_text(self.decision.candidates[i]) for i in self.legal}
@@ -97,8 +100,17 @@ def access_and_broken(
     access = Access(always, always)
     if session.decision.identity in (devices.INTERPRETER, devices.NOWHERE):
         return access | everything(call.arguments), {}
-    broken: dict[int, tuple[Outcome, str]] = {}
+    configs = [session.decision.candidates[i] for i in waiting]
+    limit = devices.shared_bytes_max(session.decision.view.gpu)
+    ahead = compile_configs(kernel.fn, call, configs, limit)
+    broken = {waiting[place]: trouble for place, trouble in ahead.items()}
+    if len(broken) == len(waiting):  # the first once more here: the user is to see its traceback
+        first = broken[waiting[0]][0]
+        if first is Outcome.COMPILE_FAILED:
+            del broken[waiting[0]]
     for i in waiting:
+        if i in broken:
+            continue
         config = session.decision.candidates[i]
         options = {name: v for name, v in call.kwargs.items() if name != "warmup"}
         try:
@@ -108,6 +120,8 @@ def access_and_broken(
             if failure is None:
                 raise
             broken[i] = (failure.outcome, failure.reason)
+            if len(broken) == len(waiting):
+                session.error = error
             continue
         ttir = getattr(binary, "asm", {}).get("ttir") if binary is not None else None
         access |= everything(call.arguments) if ttir is None else access_of(ttir, call.arguments)

@@ -212,3 +212,39 @@ def autotuner_error(message: str) -> Exception:
 def is_dtype(value: Any) -> bool:
     """Whether an argument is an element type that stands for a tensor, as in ``kernel.warmup``."""
     return type(value).__name__ in ("dtype", "DType") and not hasattr(value, "data_ptr")
+
+
+def specialized(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[str, dict[str, str], dict[str, Any], dict[tuple[int, ...], Any]] | None:
+    """Return target, signature, constants and attributes that a launch would be compiled with.
+
+    Worked out by Triton's own launcher, so that its cache finds what is compiled elsewhere.
+    ``None`` where this Triton's launcher has other parts, or the target is no CUDA device.
+    """
+    given = dict(kwargs)
+    for name in ("grid", "warmup"):
+        given.pop(name, None)
+    try:
+        while hasattr(function, "values") and hasattr(function, "fn"):
+            for name, value in function.values.items():
+                named = dict(zip(function.arg_names, args, strict=False))
+                given[name] = value({**named, **given})
+            function = function.fn
+        device = DRIVER.active.get_current_device()
+        _, _, target, backend, binder = function.device_caches[device]
+        bound, specialization, options = binder(*args, **given)
+        _, signature, constants, attributes = function._pack_args(
+            backend, given, bound, specialization, options
+        )
+    except (AttributeError, TypeError, ValueError, KeyError, AssertionError):
+        return None  # what is wrong with the call shows when it is launched
+    if target.backend != "cuda" or any(len(path) != 1 for path in constants):
+        return None
+    names = list(signature)
+    return (
+        f"sm_{target.arch}",
+        dict(signature),
+        {names[path[0]]: value for path, value in constants.items()},
+        dict(attributes),  # empty ones included: the cache key holds their text
+    )
