@@ -94,14 +94,14 @@ def gather_distinct(raw: pd.DataFrame, value: str) -> pd.DataFrame:
     return grouped
 
 
-def as_lists(values: Floats, counts: Indices) -> pd.Series[Any]:
+def as_lists(values: Floats, counts: Indices) -> pd.arrays.ArrowExtensionArray:
     """Return a column of lists, row i holding the next ``counts[i]`` of ``values``.
 
     It is kept as arrow has it: an object a row would take most of the memory of an import.
     """
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.float64()))
-    return pd.Series(pd.arrays.ArrowExtensionArray(lists))
+    return pd.arrays.ArrowExtensionArray(lists)  # no Series: an index of its own would be aligned
 
 
 def as_objects(lists: Sequence[Any]) -> NDArray[np.object_]:

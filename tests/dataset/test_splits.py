@@ -245,3 +245,17 @@ def test_each_size_is_left_out_once() -> None:
     labels = rows(*({"m": s, "n": s, "k": s, "us": [1.0]} for s in (512, 1024, 512)), {"us": [1.0]})
     found = {split.name: int(split.test.sum()) for split in splits.leave_one_size_out(labels)}
     assert found == {"64": 1, "512": 2, "1024": 1}
+
+
+def test_labels_merged_twice_are_the_labels_merged_at_once() -> None:
+    apart = label_table(
+        rows(
+            {"m": 16, "us": [5.0], "source_file": FILES[0]},
+            {"m": 16, "us": [7.0], "source_file": FILES[1]},
+            {"m": 32, "us": [9.0], "source_file": FILES[1]},
+            {"m": 64, "us": [2.0], "source_file": FILES[0]},
+            {"m": 64, "us": [4.0], "source_file": FILES[0]},
+        ),
+        by_source_file=True,
+    )
+    assert label_table(apart)["latency_us"].tolist() == [6.0, 9.0, 3.0]
