@@ -1,8 +1,9 @@
 """Kill a collection every two seconds until it is done; its table must be an undisturbed run's.
 
-python scripts/kill_collect.py [--rows 20000] [--every 2] [--sleep-ms 0.5] [--folder DIR]
+python scripts/kill_collect.py [--rows 20000] [--every 2] [--sleep-ms 1] [--folder DIR]
 
-Measures on a replay device, through the command line, with SIGKILL at random moments.
+Measures on a replay device, through the command line, with SIGKILL at random moments: most while
+it measures, after that many seconds on average, a few while it starts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -28,14 +28,6 @@ from tuner.collect.shard import read_shard
 GPU = "h100-sxm5"
 CONFIGS = 50
 COST_MAX_MS = 2.0
-
-
-@dataclass(frozen=True)
-class Undisturbed:
-    """What a run without a kill took, and its table."""
-
-    seconds: float
-    table: pd.DataFrame
 
 
 def make_table(plan: Plan, path: Path) -> None:
@@ -70,17 +62,27 @@ def merged(folder: Path, out: str) -> pd.DataFrame:
     return schema.read(table)
 
 
+def wait_for_rows(process: subprocess.Popen[bytes], shard: Path) -> None:
+    """Wait until a run has written something, or has ended."""
+    before = shard.stat().st_size if shard.exists() else 0
+    while process.poll() is None:
+        size = shard.stat().st_size if shard.exists() else 0
+        if size not in (0, before):
+            return
+        time.sleep(0.02)
+
+
 def main() -> int:
     """Run the demonstration; 0 if the tables are equal and a measurement costs little enough."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--every", type=float, default=2.0)
-    parser.add_argument("--sleep-ms", type=float, default=0.5)
+    parser.add_argument("--sleep-ms", type=float, default=1.0)
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="kill_collect-"))
     folder.mkdir(parents=True, exist_ok=True)
-    problems = -(-given.rows // CONFIGS) + given.rows // CONFIGS // 4  # small ones have fewer tiles
+    problems = round(1.015 * given.rows / CONFIGS)  # the smallest have fewer tiles
     plan = make_plan(
         load_gpu(GPU), [family_of("gemm")], ["bf16", "fp16"],
         budget=Budget(None, problems, CONFIGS),
@@ -94,7 +96,7 @@ def main() -> int:
     started = time.monotonic()
     done = subprocess.run(
         command(folder, "run", "--out", str(folder / "calm"), "--device", replay),
-        check=True, capture_output=True, text=True,
+        check=True, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     whole = time.monotonic() - started
     print(f"undisturbed, device at once: {done.stdout.strip()}; {whole:.1f} s with start-up")
@@ -106,15 +108,18 @@ def main() -> int:
         folder, "run", "--out", str(folder / "killed"), "--device",
         f"{replay}?sleep_ms={given.sleep_ms}",
     )  # fmt: skip
+    shard = folder / "killed" / "shard-1-of-1.jsonl"
     while True:
         process = subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if draw.random() < 0.9:  # the others die while they start
+            wait_for_rows(process, shard)
         try:
-            code = process.wait(timeout=given.every * draw.uniform(0.5, 1.5))
+            code = process.wait(timeout=given.every * draw.uniform(0.1, 1.9))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             kills += 1
-            rows = read_shard(folder / "killed" / "shard-1-of-1.jsonl")
+            rows = read_shard(shard)
             if kills % 5 == 0:
                 print(f"  kill {kills}: {len(rows.rows):,} rows, {rows.torn} torn bytes")
             continue
@@ -127,7 +132,7 @@ def main() -> int:
     same = calm.drop(columns="distinct_us").equals(killed.drop(columns="distinct_us")) and all(
         list(a) == list(b) for a, b in zip(calm.distinct_us, killed.distinct_us, strict=True)
     )
-    keys = [row.key for row in read_shard(folder / "killed" / "shard-1-of-1.jsonl").rows]
+    keys = [row.key for row in read_shard(shard).rows]
     print(f"rows {len(killed):,}, duplicates {len(keys) - len(set(keys))}, tables equal: {same}")
     return 0 if same and len(keys) == len(set(keys)) and cost_ms <= COST_MAX_MS else 1
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ from tuner.collect.shard import SUFFIX, Header, Row, ShardWriter
 
 Tell = Callable[[int, int, str], None]
 """Called with how many binaries are done, of how many, and which was last."""
+
+LIMIT_S = 300.0
+"""For one compilation; most take a second, and one that hangs would hold everything up."""
 
 IN_FLIGHT = 2
 """Compilations handed to each process ahead of its need."""
@@ -162,8 +167,8 @@ Task = tuple[Item, int, str]
 def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Compiled]]:
     """Yield each task's result as it comes.
 
-    A compiler that takes its process down takes the pool with it: what was under way is then tried
-    again, each alone, and what brings its own process down is a failure.
+    A compiler that takes its process down, or hangs, takes the pool with it: what was under way is
+    then tried again, each alone, and what does so alone is a failure.
     """
     left = list(range(len(tasks)))
     while left:
@@ -174,7 +179,10 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, 
                     while left and len(running) < IN_FLIGHT * processes:
                         at = left.pop(0)
                         running[pool.submit(compile_one, *tasks[at])] = at
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    finished = wait(running, LIMIT_S, return_when=FIRST_COMPLETED).done
+                    if not finished:
+                        _end(pool)
+                    for future in finished:
                         result = future.result()
                         yield running.pop(future), result
         except BrokenProcessPool:
@@ -185,14 +193,41 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, 
 def _alone(task: Task) -> Compiled:
     try:
         with _pool(1) as pool:
-            return pool.submit(compile_one, *task).result()
+            future = pool.submit(compile_one, *task)
+            if not wait([future], LIMIT_S).done:
+                _end(pool)
+                reason = f"compiling took over {LIMIT_S:g} s"
+                return Compiled(Outcome.TIMEOUT, reason, LIMIT_S, cached=False)
+            return future.result()
     except BrokenProcessPool:
         return Compiled(Outcome.CRASHED, "the compiler took its process down", 0.0, cached=False)
 
 
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Kill the processes of a pool that is stuck; it then counts as broken."""
+    for process in list((pool._processes or {}).values()):  # no public way before Python 3.14
+        process.kill()
+
+
 def _pool(processes: int) -> ProcessPoolExecutor:
     # Not fork: the compiler starts threads, which a forked child would be without.
-    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_end_with_parent,
+    )
+
+
+def _end_with_parent() -> None:
+    """See that this process does not outlive the one that wants its results."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.dataset.outcome import Outcome
-from perfmodel.errors import DeviceLostError, NoDeviceError, NotInstalledError
+from perfmodel.errors import NoDeviceError, NotInstalledError
 from tuner.collect.bench import Bench
 from tuner.collect.inventory import NEEDS_NONE, manifest, require_known, visible_devices
 from tuner.collect.plan_file import Item, Plan, PlannedProblem
-from tuner.measure.device import Device, DeviceIdentity, Timing, Trial
+from tuner.measure.device import Trial
 from tuner.measure.failures import classify
 from tuner.measure.nvml import Nvml
 
@@ -36,15 +35,12 @@ def cuda_bench(ordinal: int, plan: Plan) -> Bench:
     found = devices[ordinal]
     require_known(found.identity)
     _require_torch()
-    from triton.testing import do_bench  # noqa: PLC0415 - optional extra
-
-    from tuner.collect.kernels import compiler_name, source_hashes  # noqa: PLC0415 - as above
-    from tuner.measure.do_bench import DoBenchDevice  # noqa: PLC0415 - as above
+    from tuner.collect.kernels import compiler_name, source_hashes  # noqa: PLC0415 - loads Triton
+    from tuner.measure.timer import CudaEvents, TimerDevice  # noqa: PLC0415 - as above
 
     nvml = Nvml()
-    device = GuardedDevice(DoBenchDevice(do_bench, found.identity), ordinal)
     return Bench(
-        device=device,
+        device=TimerDevice(CudaEvents(f"cuda:{ordinal}"), found.identity),
         trials=CudaTrials(ordinal),
         clocks=partial(_clocks, nvml, found.facts.index),
         compiler=compiler_name(),
@@ -101,45 +97,6 @@ class CudaTrials:
             if found is None or found.poisoned:
                 raise
             self._refused = error.with_traceback(None)
-
-
-class GuardedDevice:
-    """Notices when a crash has spoilt the CUDA context, so that no later row is blamed for it."""
-
-    def __init__(self, device: Device, ordinal: int) -> None:
-        self._device, self._ordinal = device, ordinal
-        self._lost: str | None = None
-
-    @property
-    def identity(self) -> DeviceIdentity:
-        """Of the device inside."""
-        return self._device.identity
-
-    @property
-    def protocol(self) -> str:
-        """Of the device inside."""
-        return self._device.protocol
-
-    def time(self, trial: Trial, *, samples: int, limit_s: float) -> Timing:
-        """Time a trial.
-
-        Raises:
-            DeviceLostError: an earlier trial spoilt the context; a new process can go on.
-        """
-        if self._lost is not None:
-            raise DeviceLostError(
-                f"the CUDA context is beyond use ({self._lost}); every row before is on disk, "
-                "and the same command in a new process goes on"
-            )
-        timing = self._device.time(trial, samples=samples, limit_s=limit_s)
-        if timing.outcome is Outcome.CRASHED:
-            import torch  # noqa: PLC0415 - optional extra
-
-            try:
-                torch.cuda.synchronize(self._ordinal)
-            except RuntimeError as error:
-                self._lost = str(error).splitlines()[0]
-        return timing
 
 
 def _clocks(nvml: Nvml, index: int, when: str) -> Mapping[str, Any]:

@@ -29,8 +29,9 @@ from tuner.collect.lock import hold
 from tuner.collect.merge import gather
 from tuner.collect.output import Output
 from tuner.collect.plan_file import Item, Plan, load_plan
-from tuner.collect.run import header_of, measure_one, seconds_of
+from tuner.collect.run import header_of, measure_one, seconds_of, stopped
 from tuner.collect.shard import SUFFIX, ShardWriter
+from tuner.collect.stopping import Stopping
 
 PIECE_SECONDS = 5.0
 """Device time of a piece: what a lost actor costs at most, and still long beside handing it out."""
@@ -141,15 +142,17 @@ def run_on_ray(
     Raises:
         NotInstalledError: Ray is absent. NoDeviceError: the cluster has no GPU.
         OutputLockedError: another driver measures into ``out``.
+        RunStoppedError: SIGTERM or SIGINT came; the same call goes on.
         RunFailedError: actors keep dying without measuring anything.
     """
     ray = _ray()
     started = time.monotonic()
     out, device = _absolute(out), absolute_address(device)  # actors have folders of their own
     output = Output(out)
-    with hold(output.folder, "fleet"), output.holding("fleet"):
+    with Stopping() as stopping, hold(output.folder, "fleet"), output.holding("fleet"):
         plan.save(output.folder / "plan.json")
         if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent unasked
             ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False,
                      include_dashboard=False)  # fmt: skip
         on_gpu = device.startswith("cuda")
@@ -163,7 +166,7 @@ def run_on_ray(
         )  # fmt: skip
         fleet = _Fleet(ray, plan, out, device, on_gpu, beat, seen)
         try:
-            fleet.run(pieces_of(left, piece_seconds), count)
+            fleet.run(pieces_of(left, piece_seconds), count, stopping)
         finally:
             fleet.end()
         beat.write("done")
@@ -209,15 +212,18 @@ class _Fleet:
         self._actors: list[_Busy] = []
         self.lost = self.requeued = 0
 
-    def run(self, pieces: Sequence[Piece], count: int) -> None:
+    def run(self, pieces: Sequence[Piece], count: int, stopping: Stopping) -> None:
         """Measure all pieces with ``count`` actors.
 
         Raises:
+            RunStoppedError: SIGTERM or SIGINT came.
             RunFailedError: actors die one after the other; the last one's words are in it.
         """
         queue = list(pieces)
         self._actors = [self._new() for _ in range(min(count, len(queue)))]
         while not all(piece.done for piece in pieces):
+            if stopping.requested:
+                raise stopped(stopping, self._beat.write("stopped"), self._out)
             for busy in self._actors:
                 if busy.task is None:
                     self._give(busy, queue)

@@ -57,15 +57,18 @@ class Heartbeat:
         self, path: Path, total: int, done: int, remaining_s: float, tell: Tell | None = None
     ) -> None:
         self._path, self._tell = path, tell
-        self._total, self._before, self._done, self._failed = total, done, done, 0
-        self._planned_s = self._left_s = max(remaining_s, 1e-9)
+        self._total, self._done, self._failed = total, done, 0
+        self._left_s = max(remaining_s, 0.0)
         self._started = self._last = time.monotonic()
+        self._first: tuple[float, float] | None = None  # when the first was done, and what was left
 
     def beat(self, what: str, planned_s: float, *, failed: bool) -> None:
         """Count one measurement that was estimated to take ``planned_s``."""
         self._done += 1
         self._failed += failed
         self._left_s = max(self._left_s - planned_s, 0.0)
+        if self._first is None:  # starting up says nothing of the pace
+            self._first = time.monotonic(), self._left_s
         if time.monotonic() - self._last >= EVERY_S:
             self.write(what)
 
@@ -84,9 +87,11 @@ class Heartbeat:
     def state(self, what: str) -> Progress:
         """Return how far the run is; the time left follows the estimates at the pace so far."""
         elapsed = time.monotonic() - self._started
-        spent = self._planned_s - self._left_s
-        pace = elapsed / spent if self._done > self._before and spent > 0 else None
-        eta_s = None if pace is None else pace * self._left_s
+        eta_s = 0.0 if self._done >= self._total else None
+        if eta_s is None and self._first is not None:
+            since, left_s = self._first
+            spent = left_s - self._left_s
+            eta_s = (time.monotonic() - since) / spent * self._left_s if spent > 0 else None
         return Progress(self._done, self._total, self._failed, elapsed, eta_s, what)
 
 

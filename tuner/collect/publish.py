@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from perfmodel.dataset import schema
 from perfmodel.dataset.registry import load_registry
@@ -113,6 +114,8 @@ def publish(
 
 def _validate(name: str, text: str) -> None:
     """Refuse an entry that the registry's own reader would refuse."""
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise UsageError(f"name is {name!r}; use lower case words joined by hyphens")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "registry.toml"
         path.write_text(f"registry_version = 1\n\n{text}", encoding="utf-8")
@@ -121,8 +124,6 @@ def _validate(name: str, text: str) -> None:
         except CorruptFileError as error:
             reason = str(error).replace(f"{path}: ", "")
             raise UsageError(f"the entry cannot be registered: {reason}") from error
-    if PurePosixPath(name).name != name:
-        raise UsageError(f"name is {name!r}; use lower case words joined by hyphens")
 
 
 def _add(registry: Path, name: str, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def run_shard(
                 measure(left, bench, plan, writer, beat, stopping, output)
             except Stopped:
                 state = beat.write("stopped")
-                raise _stopped(stopping, state, path) from None
+                raise stopped(stopping, state, path) from None
             finally:
                 writer.sync()
                 output.send(path.name, final=True)
@@ -175,13 +175,8 @@ def seconds_of(item: Item) -> float:
     return item.problem.seconds / len(item.problem.configs)
 
 
-def undone(items: Iterable[Item], done: Iterable[str]) -> list[Item]:
-    """Return the items whose keys are not in ``done``."""
-    found = frozenset(done)
-    return [item for item in items if item.key not in found]
-
-
-def _stopped(stopping: Stopping, state: Progress, path: Path) -> RunStoppedError:
+def stopped(stopping: Stopping, state: Progress, path: Path | str) -> RunStoppedError:
+    """Return the error of a run that a signal ended; its exit code is a shell's for that signal."""
     number = stopping.signal
     error = RunStoppedError(
         f"stopped by {number.name if number else 'a signal'}: {state.done:,} of {state.total:,} "

@@ -11,7 +11,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -249,10 +249,3 @@ def _full(path: Path, error: OSError, rows: int) -> OutputFullError:
         f"cannot write {path}: {error.strerror or error}; its {rows:,} rows are safe. Free some "
         "space and run the same command again: it goes on from there"
     )
-
-
-def iter_rows(shards: Sequence[Shard]) -> Iterator[tuple[Shard, Row]]:
-    """Yield every row of several shards with the shard that holds it."""
-    for shard in shards:
-        for row in shard.rows:
-            yield shard, row
