@@ -9,13 +9,19 @@ if TYPE_CHECKING:
     from perfmodel.hardware.catalog import load_gpu
     from perfmodel.prediction import Prediction, Ranking
     from perfmodel.predictor import Predictor, explain, predict, rank
+    from perfmodel.problems.attention import Attention
     from perfmodel.problems.gemm import Gemm
+    from perfmodel.problems.grouped_gemm import GroupedGemm
+    from perfmodel.problems.memory_bound import MemoryBound
     from perfmodel.tiling.config import TileConfig
 
     __version__: str
 
 __all__ = [
+    "Attention",
     "Gemm",
+    "GroupedGemm",
+    "MemoryBound",
     "Prediction",
     "Predictor",
     "Ranking",
@@ -28,7 +34,10 @@ __all__ = [
 
 # Loaded on first use: importing the package must not even load numpy.
 _HOME = {
+    "Attention": "perfmodel.problems.attention",
     "Gemm": "perfmodel.problems.gemm",
+    "GroupedGemm": "perfmodel.problems.grouped_gemm",
+    "MemoryBound": "perfmodel.problems.memory_bound",
     "Prediction": "perfmodel.prediction",
     "Predictor": "perfmodel.predictor",
     "Ranking": "perfmodel.prediction",

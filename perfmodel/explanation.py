@@ -22,22 +22,23 @@ the keys of a prediction (`perfmodel.prediction`) and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfmodel.errors import InvalidProblemError
+from perfmodel.families import TileProblem, family_of
+from perfmodel.families.library import require_tile
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches
 from perfmodel.learned.correction import KnowsCeiling
 from perfmodel.prediction import Prediction
 from perfmodel.problems.gemm import VECTOR_BYTES_MAX, Gemm
-from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
+from perfmodel.tiling.legality import differences
 from perfmodel.tiling.resources import ctas_per_sm
-from perfmodel.tiling.space import GROUP_M, candidate_configs
 
 if TYPE_CHECKING:
     from perfmodel.predictor import Predictor
@@ -144,17 +145,20 @@ class Explanation:
 
 
 def explain(
-    predictor: Predictor, problem: Gemm, gpu: Gpu, config: TileConfig | None
+    predictor: Predictor, problem: TileProblem, gpu: Gpu, config: TileConfig | None
 ) -> Explanation:
     """Explain one launch; without ``config``, that of the best configuration found."""
+    require_tile(problem)
+    if config is None:
+        space = family_of(problem).candidates(problem, gpu)
+        config = space.configs[predictor.decide(problem, gpu, space)]
     prediction = predictor.predict(problem, gpu, config)
-    table = ConfigTable.of([prediction.config])
-    found = predictor.launches(GemmTable.of(problem), table, gpu)
+    found = predictor.launches_of(problem, ConfigTable.of([config]), gpu)
     analytic_us = float(found.estimate.seconds[0]) * 1e6
     work, resources = found.work, found.work.resources
     return Explanation(
         prediction=prediction,
-        schedule=_schedule(found, prediction.config),
+        schedule=_schedule(found, config),
         resources=CtaResources(
             threads=int(resources.threads[0]),
             smem_bytes=int(resources.smem_bytes[0]),
@@ -173,7 +177,9 @@ def explain(
         moved=_moved(predictor, prediction, found),
         floor_us=float(found.floor_s[0]) * 1e6,
         ceiling=_ceiling(predictor, prediction, found),
-        changes=_changes(predictor, prediction, gpu) if work.flops[0] else (),
+        changes=_changes(predictor, found, problem, config, prediction.latency_us)
+        if work.flops[0]
+        else (),
     )
 
 
@@ -231,44 +237,54 @@ def _ceiling(predictor: Predictor, prediction: Prediction, found: Launches) -> C
     return Ceiling(min(latency_us, prediction.latency_us), model.ceiling_quantile)
 
 
-def _changes(predictor: Predictor, prediction: Prediction, gpu: Gpu) -> tuple[Change, ...]:
+def _changes(
+    predictor: Predictor,
+    found: Launches,
+    problem: TileProblem,
+    config: TileConfig,
+    now_us: float,
+) -> tuple[Change, ...]:
     """Single parameters, the best tile of all, and padding, each predicted."""
-    problem, config, now_us = prediction.problem, prediction.config, prediction.latency_us
+    gpu = found.gpu
     gains = _config_changes(predictor, problem, config, gpu)
-    for what, padded in _paddings(problem):
+    for what, padded in _paddings(problem) if isinstance(problem, Gemm) else ():
         gains.append((what, now_us / float(predictor.latency_us(padded, gpu, config)[0])))
         best = predictor.predict(padded, gpu)
-        then = f"{what}, then {_difference(config, best.config)}"
-        gains.append((then, now_us / best.latency_us))
+        if best.config is not None:
+            then = f"{what}, then {differences(config, best.config)}"
+            gains.append((then, now_us / best.latency_us))
     largest = sorted((g for g in gains if g[1] >= 1 + GAIN_MIN), key=lambda gain: -gain[1])
     return tuple(Change(what, now_us / gain, gain) for what, gain in largest[:CHANGES_SHOWN])
 
 
 def _config_changes(
-    predictor: Predictor, problem: Gemm, config: TileConfig, gpu: Gpu
+    predictor: Predictor, problem: TileProblem, config: TileConfig, gpu: Gpu
 ) -> list[tuple[str, float]]:
     """What other configurations gain by their predicted times; the ranking chose the best one."""
-    space = candidate_configs(problem, gpu)
-    sensible = set(space.configs)
-    options = [c for c in _neighbours(config) if _plain(c) in sensible]
+    family = family_of(problem)
+    space = family.candidates(problem, gpu)
+    sensible = {_varied(c, family.varied) for c in space.configs}
+    near = _neighbours(config, family.parameters)
+    options = [c for c in near if _varied(c, family.varied) in sensible]
     options.append(space.configs[predictor.decide(problem, gpu, space)])
     options = [config, *dict.fromkeys(c for c in options if c != config)]
     times_us = predictor.latency_us(problem, gpu, ConfigTable.of(options))
     return [
-        (_difference(config, options[at]), float(times_us[0] / times_us[at]))
+        (differences(config, options[at]), float(times_us[0] / times_us[at]))
         for at in range(1, len(options))
         if np.isfinite(times_us[at])
     ]
 
 
-def _plain(config: TileConfig) -> TileConfig:
-    """The same tile with what the candidates leave alone at its default."""
-    return replace(config, group_m=GROUP_M, split_k=1, num_ctas=1, maxnreg=None, extras=())
+def _varied(config: TileConfig, names: Sequence[str]) -> tuple[int, ...]:
+    """What the candidates vary of a tile; the rest they leave at its default."""
+    return tuple(getattr(config, name) for name in names)
 
 
-def _neighbours(config: TileConfig) -> Iterator[TileConfig]:
+def _neighbours(config: TileConfig, parameters: Sequence[str]) -> Iterator[TileConfig]:
     """Configurations that differ in one parameter by one step."""
-    for name in ("block_m", "block_n", "block_k", "num_warps", "group_m", "split_k"):
+    steps = ("block_m", "block_n", "block_k", "num_warps", "group_m", "split_k")
+    for name in (name for name in steps if name in parameters):
         value: int = getattr(config, name)
         yield replace(config, **_one(name, value * 2))
         if value > 1:
@@ -280,11 +296,6 @@ def _neighbours(config: TileConfig) -> Iterator[TileConfig]:
 
 def _one(name: str, value: int) -> Mapping[str, Any]:
     return {name: value}
-
-
-def _difference(config: TileConfig, other: TileConfig) -> str:
-    before, after = config.to_dict(), other.to_dict()
-    return ",".join(f"{name}={after[name]}" for name in after if before.get(name) != after[name])
 
 
 def _paddings(problem: Gemm) -> Iterator[tuple[str, Gemm]]:

@@ -34,6 +34,7 @@ class Launches:
     estimate: Estimate
     features: Features | None
     floor_s: Array
+    family: str = "gemm"
 
     def limiter(self, row: int) -> str:
         """Name of the resource that alone takes longest."""
@@ -64,6 +65,19 @@ def gemm_launches(
                 f"features are not finite on {gpu.name}: {', '.join(bad)}; check the device file"
             )
     return Launches(gpu, dtype_key(problems), work, found, features, _floor_s(problems, work, gpu))
+
+
+def compulsory_floor_s(
+    gpu: Gpu, dtype: str, *, flops: float, read_bytes: float, write_bytes: float
+) -> float:
+    """Return what no launch can beat: its overhead, products at peak, compulsory bytes from DRAM.
+
+    Caches start cold, so all is read through DRAM; of what is written an L2's worth may still be
+    there when the clock stops.
+    """
+    moved = read_bytes + max(write_bytes - gpu.l2_bytes, 0.0)
+    dram = moved / (gpu.dram_bandwidth_gb_per_s * 1e9)
+    return max(dram, flops / (peak_tflops(gpu, dtype) * 1e12), launch_floor_s(gpu))
 
 
 def launch_floor_s(gpu: Gpu) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches
 from perfmodel.problems.dtypes import parse_dtype
 from perfmodel.problems.gemm import VECTOR_BYTES_MAX, Gemm
@@ -29,17 +30,40 @@ def launch_notes(problem: Gemm, config: TileConfig, found: Launches) -> tuple[st
     notes += _memory_notes(problem, found)
     notes += _alignment_notes(problem)
     notes += _k_major_notes(problem, found)
-    spill = float(found.work.resources.spill_bytes_per_thread[0])
-    if spill >= SPILL_BYTES_NOTED:
-        notes.append(
-            f"registers spill, about {spill:.0f} bytes per thread: raise num_warps (now "
-            f"{config.num_warps}), or lower block_m or block_n"
-        )
+    notes += _spill_notes(config, found)
     if slow_to_compile_mask(problem, ConfigTable.of([config]), found.gpu)[0]:
         notes.append("slow to compile: every load of this tile is unrolled; raise num_warps")
     if config.extras:
         notes.append(f"not modelled: {', '.join(name for name, _ in config.extras)}")
     return tuple(notes)
+
+
+def tile_notes(config: TileConfig, found: Launches) -> tuple[str, ...]:
+    """Return what any tile has to say: launch-bound, does not fit, spills, not modelled."""
+    notes = []
+    resources, gpu = found.work.resources, found.gpu
+    if found.limiter(0) == "launch":
+        notes.append("launch-bound: the overhead of a launch outweighs its work")
+    needed, most = float(resources.smem_bytes[0]), gpu.smem_per_block_optin_bytes
+    if needed > most:
+        notes.append(
+            f"may not fit: our kernel takes {needed:,.0f} bytes of shared memory per block, "
+            f"{gpu.name} has {most:,}; lower block_m, block_n or num_stages"
+        )
+    notes += _spill_notes(config, found)
+    if config.extras:
+        notes.append(f"not modelled: {', '.join(name for name, _ in config.extras)}")
+    return tuple(notes)
+
+
+def memory_notes(total_bytes: float, what: str, gpu: Gpu) -> list[str]:
+    """Say so where a problem does not fit in the device's memory."""
+    if total_bytes <= gpu.memory_bytes:
+        return []
+    return [
+        f"{what} take {total_bytes / 2**30:,.1f} GiB, more than the "
+        f"{gpu.memory_bytes / 2**30:,.0f} GiB of {gpu.name}"
+    ]
 
 
 def coverage_notes(
@@ -54,6 +78,16 @@ def coverage_notes(
     return (f"{name} was never measured: the learned part extrapolates from other GPUs",)
 
 
+def _spill_notes(config: TileConfig, found: Launches) -> list[str]:
+    spill = float(found.work.resources.spill_bytes_per_thread[0])
+    if spill < SPILL_BYTES_NOTED:
+        return []
+    return [
+        f"registers spill, about {spill:.0f} bytes per thread: raise num_warps (now "
+        f"{config.num_warps}), or lower block_m or block_n"
+    ]
+
+
 def _memory_notes(problem: Gemm, found: Launches) -> list[str]:
     large = [
         name
@@ -65,12 +99,7 @@ def _memory_notes(problem: Gemm, found: Launches) -> list[str]:
         *others, last = large
         names = f"{', '.join(others)} and {last} have" if others else f"{last} has"
         notes.append(f"{names} more than 2^31 elements: offsets into them need 64 bits")
-    total = problem.compulsory_bytes
-    if total > found.gpu.memory_bytes:
-        notes.append(
-            f"A, B and C take {total / 2**30:,.1f} GiB, more than the "
-            f"{found.gpu.memory_bytes / 2**30:,.0f} GiB of {found.gpu.name}"
-        )
+    notes += memory_notes(problem.compulsory_bytes, "A, B and C", found.gpu)
     return notes
 
 

@@ -4,10 +4,11 @@
 
 =================== ============================================================================
 ``schema``          ``perfmodel.prediction/1``; a new number when a key changes meaning
-``family``          ``gemm``
-``problem``         sizes, dtypes, layouts and leading strides (in elements)
+``family``          ``gemm``, ``attention``, ``grouped_gemm`` or ``memory_bound``
+``problem``         sizes, dtypes, layouts and leading strides (in elements); arguments of its class
 ``gpu``             canonical name
-``config``          every tile parameter; unknown ones of the user's own last
+``config``          every tile parameter; unknown ones of the user's own last; null for a kernel
+                    whose tile is unknown (a library's), as are ``waves`` and ``occupancy``
 ``latency_us``      predicted time of one launch, microseconds
 ``interval_us``     [low, high], microseconds
 ``coverage``        share of measured times that such intervals held where it was checked
@@ -49,7 +50,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from perfmodel.problems.gemm import Gemm
+from perfmodel.problems import Problem
 from perfmodel.tiling.config import TileConfig
 from perfmodel.tiling.legality import Rejection
 
@@ -63,9 +64,9 @@ RANKING_SCHEMA = "perfmodel.ranking/1"
 class Prediction:
     """How long one launch takes, and why. The fields are those of the module's table."""
 
-    problem: Gemm
+    problem: Problem
     gpu: str
-    config: TileConfig
+    config: TileConfig | None
     latency_us: float
     interval_us: tuple[float, float]
     coverage: float
@@ -73,8 +74,8 @@ class Prediction:
     share_of_peak: float
     limiter: str
     breakdown_us: Mapping[str, float]
-    waves: float
-    occupancy: int
+    waves: float | None
+    occupancy: int | None
     basis: Basis
     model: str | None = None
     expected_error: float | None = None
@@ -87,7 +88,7 @@ class Prediction:
             "family": self.problem.family,
             "problem": self.problem.to_dict(),
             "gpu": self.gpu,
-            "config": self.config.to_dict(),
+            "config": None if self.config is None else self.config.to_dict(),
             "latency_us": self.latency_us,
             "interval_us": list(self.interval_us),
             "coverage": self.coverage,
@@ -150,7 +151,7 @@ class Rejected:
 class Ranking:
     """Configurations in order of predicted time, fastest first, and those that cannot run."""
 
-    problem: Gemm
+    problem: Problem
     gpu: str
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]

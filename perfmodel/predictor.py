@@ -17,19 +17,23 @@ from perfmodel.errors import (
     ModelUnavailableWarning,
     UnknownGpuError,
 )
+from perfmodel.families import TileProblem, family_of
+from perfmodel.families.legality import none_usable, require_legal
+from perfmodel.families.library import has_tile, library_prediction, require_tile
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches, gemm_launches, peak_tflops
 from perfmodel.learned.correction import Correction
 from perfmodel.learned.coverage import SHARE_FAMILIAR
 from perfmodel.learned.ranking import rank_score
-from perfmodel.notes import coverage_notes, launch_notes
+from perfmodel.many import latencies_us, table_latencies_us
+from perfmodel.notes import coverage_notes
 from perfmodel.prediction import Basis, Candidate, Prediction, Ranking, Rejected
+from perfmodel.problems import Problem
 from perfmodel.problems.gemm import Gemm
-from perfmodel.problems.gemm_table import NUMBER_FIELDS, GemmTable
+from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
-from perfmodel.tiling.legality import Rejection, check, legal_mask, require_legal
-from perfmodel.tiling.space import candidate_configs, rejected_configs
+from perfmodel.tiling.legality import Rejection
 from perfmodel.uncertainty import (
     COVERAGE,
     expected_error,
@@ -52,14 +56,11 @@ of what they still correct."""
 FINALISTS = 0.15
 """Log units past the best predicted time that no preference makes up for."""
 
-REASONS_SHOWN = 5
-"""Configurations whose reasons an error message lists one by one."""
-
 
 class MeasuredLookup(Protocol):
     """A table of measured times to answer from where it has an answer."""
 
-    def find(self, problem: Gemm, config: TileConfig, gpu: str) -> float | None:
+    def find(self, problem: TileProblem, config: TileConfig, gpu: str) -> float | None:
         """Return the measured latency in microseconds, ``None`` where there is none."""
 
 
@@ -87,26 +88,34 @@ class Predictor:
         self.measured = measured
 
     def predict(
-        self, problem: Gemm, gpu: Gpu | str | Path, config: TileConfig | None = None
+        self, problem: Problem, gpu: Gpu | str | Path, config: TileConfig | None = None
     ) -> Prediction:
         """Predict one launch; without ``config``, that of the best configuration found.
 
+        A library kernel's tile is its own: it takes no ``config``.
+
         Raises:
+            InvalidConfigError: ``config`` is given for a kernel whose tile cannot be chosen.
             IllegalConfigError: the device cannot run ``config``; the message offers one it can.
             UnknownGpuError, AmbiguousGpuError, InvalidGpuSpecError: from `load_gpu`.
             UnsupportedDtypeError: the device has no arithmetic for the problem's type.
         """
         device = as_gpu(gpu)
+        if not has_tile(problem):
+            if config is not None:
+                require_tile(problem)
+            return library_prediction(problem, device)
+        family = family_of(problem)
         if config is None:
-            space = candidate_configs(problem, device)
+            space = family.candidates(problem, device)
             config = _row(space, self.decide(problem, device, space)).configs[0]
         else:
-            require_legal(problem, config, device)
+            require_legal(family, problem, config, device)
         return self._answer(problem, config, self._launch(problem, config, device))
 
     def rank(
         self,
-        problem: Gemm,
+        problem: TileProblem,
         gpu: Gpu | str | Path,
         configs: ConfigTable | Iterable[TileConfig] | None = None,
         *,
@@ -128,8 +137,10 @@ class Predictor:
         if top is not None and top < 1:
             raise InvalidConfigError(f"top is {top!r}; use a whole number of at least 1")
         device = as_gpu(gpu)
-        table = candidate_configs(problem, device) if configs is None else _as_table(configs)
-        found = self.launches(GemmTable.of(problem), table, device)
+        require_tile(problem)
+        family = family_of(problem)
+        table = family.candidates(problem, device) if configs is None else _as_table(configs)
+        found = self.launches_of(problem, table, device)
         log_s, measured = self._ordered_log_seconds(problem, table, found)
         order = np.argsort(log_s, kind="stable")[: int(np.isfinite(log_s).sum())]
         best = table.configs[order[0]]
@@ -152,9 +163,9 @@ class Predictor:
         )
         refused: list[tuple[TileConfig, tuple[Rejection, ...]]] = []
         if with_rejected and configs is None:
-            refused = rejected_configs(problem, device)
+            refused = family.rejected(problem, device)
         elif with_rejected:
-            refused = list(zip(table.configs, check(problem, table, device), strict=True))
+            refused = list(zip(table.configs, family.check(problem, table, device), strict=True))
         return Ranking(
             problem=problem,
             gpu=device.name,
@@ -172,7 +183,7 @@ class Predictor:
             notes=first.notes,
         )
 
-    def decide(self, problem: Gemm, gpu: Gpu | str | Path, configs: ConfigTable) -> int:
+    def decide(self, problem: TileProblem, gpu: Gpu | str | Path, configs: ConfigTable) -> int:
         """Return the index of the configuration predicted to be the fastest that can run.
 
         The lean path: arrays only.
@@ -184,7 +195,7 @@ class Predictor:
 
     def scores(
         self,
-        problem: Gemm,
+        problem: TileProblem,
         gpu: Gpu | str | Path,
         configs: ConfigTable,
         *,
@@ -198,14 +209,14 @@ class Predictor:
         Raises:
             IllegalConfigError, InvalidConfigError: as in `rank`.
         """
-        found = self.launches(GemmTable.of(problem), configs, as_gpu(gpu))
+        found = self.launches_of(problem, configs, as_gpu(gpu))
         if self.measured is None:
             return self._scores(problem, configs, found, shortlist=shortlist)[0]
         return self._ordered_log_seconds(problem, configs, found)[0]
 
     def latency_us(
         self,
-        problems: Gemm | Sequence[Gemm] | GemmTable,
+        problems: Problem | Sequence[Problem] | GemmTable,
         gpu: Gpu | str | Path,
         configs: ConfigTable | TileConfig | None = None,
     ) -> Array:
@@ -219,27 +230,16 @@ class Predictor:
             InvalidConfigError: the numbers of problems and configurations do not match.
         """
         device = as_gpu(gpu)
-        if isinstance(problems, Gemm):
-            problems = [problems]
-        if configs is None:
-            if isinstance(problems, GemmTable):
-                raise InvalidConfigError("a GemmTable needs configs; give problems one by one")
-            return np.array([self.predict(p, device).latency_us for p in problems])
-        table = configs if isinstance(configs, ConfigTable) else ConfigTable.of([configs])
-        if isinstance(problems, GemmTable):
-            return self._table_latency_us(problems, table, device)
-        out = np.empty(_paired(len(problems), len(table)))
-        kinds = [(p.a_dtype, p.b_dtype, p.out_dtype) for p in problems]
-        for kind in dict.fromkeys(kinds):
-            at = [i for i, other in enumerate(kinds) if other == kind]
-            rows = np.array(at) if len(problems) > 1 else np.arange(len(out))
-            part = table.take(rows) if len(table) > 1 else table
-            same = GemmTable.of_problems([problems[i] for i in at])
-            out[rows] = self._table_latency_us(same, part, device)
-        return out
+        table = ConfigTable.of([configs]) if isinstance(configs, TileConfig) else configs
+        if not isinstance(problems, GemmTable):
+            listed = problems if isinstance(problems, Sequence) else [problems]
+            return latencies_us(self, listed, device, table)
+        if table is None:
+            raise InvalidConfigError("a GemmTable needs configs; give problems one by one")
+        return table_latencies_us(self, problems, table, device)
 
     def explain(
-        self, problem: Gemm, gpu: Gpu | str | Path, config: TileConfig | None = None
+        self, problem: TileProblem, gpu: Gpu | str | Path, config: TileConfig | None = None
     ) -> Explanation:
         """Predict one launch and say where its time goes and what to change first.
 
@@ -275,6 +275,13 @@ class Predictor:
         """Describe launches as this predictor's model wants them."""
         return gemm_launches(problems, configs, gpu, with_features=self.model is not None)
 
+    def launches_of(self, problem: TileProblem, configs: ConfigTable, gpu: Gpu) -> Launches:
+        """Describe the launches of one problem under many configurations, of whichever family."""
+        require_tile(problem)
+        return family_of(problem).launches(
+            problem, configs, gpu, with_features=self.model is not None
+        )
+
     def log_seconds(self, found: Launches) -> Array:
         """Return the log of the predicted seconds of each launch, never below its floor."""
         log_s = np.log(found.estimate.seconds)
@@ -283,11 +290,11 @@ class Predictor:
             log_s = log_s + _where_work(found, model.log_correction(found.features))
         return np.maximum(log_s, np.log(found.floor_s))
 
-    def _launch(self, problem: Gemm, config: TileConfig, gpu: Gpu) -> Launches:
-        return self.launches(GemmTable.of(problem), ConfigTable.of([config]), gpu)
+    def _launch(self, problem: TileProblem, config: TileConfig, gpu: Gpu) -> Launches:
+        return self.launches_of(problem, ConfigTable.of([config]), gpu)
 
     def _scores(
-        self, problem: Gemm, configs: ConfigTable, found: Launches, *, shortlist: bool
+        self, problem: TileProblem, configs: ConfigTable, found: Launches, *, shortlist: bool
     ) -> tuple[Array, Array]:
         """The ordering's score (lower is better) and log seconds; ``inf`` for what cannot run.
 
@@ -296,9 +303,10 @@ class Predictor:
         """
         if not len(configs):
             raise InvalidConfigError("the list of configs is empty; give at least one")
-        legal = legal_mask(problem, configs, found.gpu, found.work.resources)
+        family = family_of(problem)
+        legal = family.legal(problem, configs, found)
         if not legal.any():
-            raise IllegalConfigError(_none_usable(problem, configs, found.gpu))
+            raise IllegalConfigError(none_usable(family, problem, configs, found.gpu))
         analytic = np.log(found.estimate.seconds)
         model = self.model_for(found.gpu)
         if model is None or found.features is None or not found.work.flops.any():
@@ -322,7 +330,7 @@ class Predictor:
         return np.where(legal, score, np.inf), np.where(legal, log_s, np.inf)
 
     def _ordered_log_seconds(
-        self, problem: Gemm, configs: ConfigTable, found: Launches
+        self, problem: TileProblem, configs: ConfigTable, found: Launches
     ) -> tuple[Array, NDArray[np.bool_]]:
         """Log seconds whose order is the ranking's, and which of them were measured.
 
@@ -336,19 +344,16 @@ class Predictor:
         measured = np.zeros(len(configs), dtype=np.bool_)
         if self.measured is not None:
             for row in np.flatnonzero(np.isfinite(score)):
-                known_us = self.measured.find(problem, configs.configs[row], found.gpu.name)
+                known_us = self._measured_us(problem, configs.configs[row], found.gpu)
                 if known_us is not None:
                     log_s[row], measured[row] = np.log(known_us * 1e-6), True
         return log_s, measured
 
-    def _table_latency_us(self, problems: GemmTable, configs: ConfigTable, gpu: Gpu) -> Array:
-        size = max(np.size(getattr(problems, name)) for name in NUMBER_FIELDS)
-        rows = _paired(size, len(configs))
-        if len(configs) != rows:
-            configs = configs.take(np.zeros(rows, dtype=np.intp))
-        found = self.launches(problems, configs, gpu)
-        legal = legal_mask(problems, configs, gpu, found.work.resources)
-        return np.where(legal, np.exp(self.log_seconds(found)) * 1e6, np.inf)
+    def _measured_us(self, problem: TileProblem, config: TileConfig, gpu: Gpu) -> float | None:
+        """Ask the measured table, which knows matrix products."""
+        if self.measured is None or not isinstance(problem, Gemm):
+            return None
+        return self.measured.find(problem, config, gpu.name)
 
     def _basis(self, found: Launches) -> Basis:
         """On what the answer to a single launch rests, measured tables aside."""
@@ -358,10 +363,10 @@ class Predictor:
         known = model.knows(found.gpu.name, found.dtype)
         return "interpolated" if known and model.covers(found.features)[0] else "extrapolated"
 
-    def _answer(self, problem: Gemm, config: TileConfig, found: Launches) -> Prediction:
+    def _answer(self, problem: TileProblem, config: TileConfig, found: Launches) -> Prediction:
         """Fill in the answer for the single launch of ``found``."""
         gpu, model = found.gpu, self.model_for(found.gpu)
-        measured_us = self.measured.find(problem, config, gpu.name) if self.measured else None
+        measured_us = self._measured_us(problem, config, gpu)
         predicted_us = float(np.exp(self.log_seconds(found)[0])) * 1e6
         latency_us = predicted_us if measured_us is None else float(measured_us)
         basis: Basis = self._basis(found) if measured_us is None else "measured"
@@ -371,7 +376,7 @@ class Predictor:
         tflops = problem.flops / latency_us * 1e-6
         occupancy = max(int(found.work.resources.occupancy[0]), 1)
         scale = latency_us / float(found.estimate.seconds[0])
-        notes = launch_notes(problem, config, found)
+        notes = family_of(problem).notes(problem, config, found)
         if learned is not None and basis == "extrapolated":
             known = learned.knows(gpu.name, found.dtype)
             notes = (*coverage_notes(learned.accuracy, known, found), *notes)
@@ -402,14 +407,14 @@ class Predictor:
 
 
 def predict(
-    problem: Gemm, *, gpu: Gpu | str | Path, config: TileConfig | None = None
+    problem: Problem, *, gpu: Gpu | str | Path, config: TileConfig | None = None
 ) -> Prediction:
     """Predict one launch with the shipped model; see `Predictor.predict`."""
     return Predictor().predict(problem, gpu, config)
 
 
 def rank(
-    problem: Gemm,
+    problem: TileProblem,
     *,
     gpu: Gpu | str | Path,
     configs: ConfigTable | Iterable[TileConfig] | None = None,
@@ -420,7 +425,7 @@ def rank(
 
 
 def explain(
-    problem: Gemm, *, gpu: Gpu | str | Path, config: TileConfig | None = None
+    problem: TileProblem, *, gpu: Gpu | str | Path, config: TileConfig | None = None
 ) -> Explanation:
     """Explain one launch with the shipped model; see `Predictor.explain`."""
     return Predictor().explain(problem, gpu, config)
@@ -481,24 +486,3 @@ def _as_table(configs: ConfigTable | Iterable[TileConfig]) -> ConfigTable:
 
 def _row(configs: ConfigTable, row: int) -> ConfigTable:
     return configs.take(np.array([row]))
-
-
-def _paired(problems: int, configs: int) -> int:
-    if problems == configs or 1 in (problems, configs):
-        return max(problems, configs) if 0 not in (problems, configs) else 0
-    raise InvalidConfigError(
-        f"{problems} problems and {configs} configs do not pair up; give equal numbers, or one of "
-        "either"
-    )
-
-
-def _none_usable(problem: Gemm, configs: ConfigTable, gpu: Gpu) -> str:
-    """Each configuration with its own reasons; past a handful, a count."""
-    reasons = check(problem, configs, gpu)
-    lines = [
-        f"{config} ({'; '.join(map(str, why))})"
-        for config, why in zip(configs.configs[:REASONS_SHOWN], reasons, strict=False)
-    ]
-    if len(configs) > REASONS_SHOWN:
-        lines.append(f"and {len(configs) - REASONS_SHOWN:,} more")
-    return f"no usable config: none of {len(configs):,} can run on {gpu.name}: {', '.join(lines)}"

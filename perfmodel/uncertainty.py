@@ -14,6 +14,10 @@ COVERAGE = 0.9
 ANALYTIC_LOG_INTERVAL = (-0.02, 0.93)
 """5 % and 95 % quantiles of log(measured / estimate), AutoHeuristic mm rows, A100 and H100."""
 
+SHAPE_LOG_INTERVAL = (-0.2, 1.2)
+"""For kernels of unknown tile before any model: libraries leave up to a factor of three of what the
+hardware allows, and beat the estimate where caches are warm. Wide until a model narrows it."""
+
 MEASURED_LOG_INTERVAL = (-0.02, 0.02)
 """Another session repeats a measured time within 1 to 2 %."""
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from perfmodel.cli.gemm_options import (
-    AsJson,
-    Config,
-    Device,
-    Model,
-    make_predictor,
-    parse_config,
-    takes_gemm,
-)
+from perfmodel.cli.attention_options import takes_attention
+from perfmodel.cli.gemm_options import takes_gemm
+from perfmodel.cli.memory_options import takes_memory
+from perfmodel.cli.moe_options import takes_moe
+from perfmodel.cli.options import AsJson, Config, Device, Model, make_predictor, parse_config
 
 if TYPE_CHECKING:
+    from perfmodel.problems import Problem
+    from perfmodel.problems.attention import Attention
     from perfmodel.problems.gemm import Gemm
+    from perfmodel.problems.grouped_gemm import GroupedGemm
+    from perfmodel.problems.memory_bound import MemoryBound
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -37,12 +38,60 @@ def gemm(
 
     Without --config: of the best configuration found, and its rivals.
     """
+    answer(problem, gpu, config, model, as_json=as_json)
+
+
+@app.command()
+@takes_attention
+def attention(
+    problem: Attention,
+    gpu: Device,
+    config: Config = None,
+    model: Model = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict attention: prefill, decode or a mix, item by item.
+
+    Without --config: of the best configuration found, and its rivals.
+    """
+    answer(problem, gpu, config, model, as_json=as_json)
+
+
+@app.command()
+@takes_moe
+def moe(
+    problem: GroupedGemm,
+    gpu: Device,
+    config: Config = None,
+    model: Model = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the products of a mixture-of-experts layer on its busiest rank.
+
+    Without --config: of the best configuration found, and its rivals.
+    """
+    answer(problem, gpu, config, model, as_json=as_json)
+
+
+@app.command()
+@takes_memory
+def memory(problem: MemoryBound, gpu: Device, as_json: AsJson = False) -> None:
+    """Predict a memory-bound kernel: a norm, an activation, a copy."""
+    answer(problem, gpu, None, None, as_json=as_json)
+
+
+def answer(
+    problem: Problem, gpu: str, config: str | None, model: Path | None, *, as_json: bool
+) -> None:
+    """Print the prediction, of the best tile and its rivals where none is given."""
     from perfmodel.cli.rendering import RIVALS, prediction_text  # noqa: PLC0415 - start-up time
+    from perfmodel.families.library import has_tile  # noqa: PLC0415 - start-up time
 
     given = parse_config(config)
     predictor = make_predictor(model)
-    if given is not None:
-        prediction, ranking = predictor.predict(problem, gpu, given), None
+    ranking = None
+    if given is not None or not has_tile(problem):
+        prediction = predictor.predict(problem, gpu, given)
     else:
         ranking = predictor.rank(problem, gpu, top=RIVALS + 1, with_rejected=False)
         prediction = predictor.predict(problem, gpu, ranking.best)

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from perfmodel.cli.titles import title
+
 if TYPE_CHECKING:
     from perfmodel.explanation import Explanation
     from perfmodel.prediction import Candidate, Prediction, Ranking, Rejected
-    from perfmodel.problems.gemm import Gemm
+    from perfmodel.problems import Problem
     from perfmodel.tiling.config import TileConfig
 
 WIDTH = 80
@@ -35,9 +37,13 @@ LIMITER_WORDS = {
 
 def prediction_text(prediction: Prediction, ranking: Ranking | None = None) -> str:
     """Return the answer of ``perfmodel predict``; ``ranking`` if the config was left to us."""
-    parts = [title(prediction.problem, prediction.gpu), *_summary(prediction)]
+    parts = [*_title_lines(prediction), *_summary(prediction)]
     if ranking is not None and len(ranking.candidates) > 1:
-        parts += ["", "rivals", *_candidate_lines(ranking.candidates[1 : RIVALS + 1])]
+        parts += [
+            "",
+            "rivals",
+            *_candidate_lines(ranking.candidates[1 : RIVALS + 1], ranking.problem),
+        ]
         parts += [_found_line(ranking), *_unsure_lines(ranking)]
     return "\n".join([*parts, *_note_lines(prediction.notes)])
 
@@ -50,13 +56,13 @@ def ranking_text(ranking: Ranking, rejected: Sequence[tuple[Rejected, str]] | No
         rejected: those of the user's own list, each with one nearby that fits; the many of the
             whole space are counted by reason instead.
     """
-    lines = [title(ranking.problem, ranking.gpu), *_basis_lines(ranking), ""]
-    lines += _candidate_lines(ranking.candidates)
+    lines = [*_title_lines(ranking), *_basis_lines(ranking), ""]
+    lines += _candidate_lines(ranking.candidates, ranking.problem)
     shown = len(ranking.candidates)
     if shown < ranking.considered:
         lines.append(f"{shown} of {ranking.considered:,} candidates; --all for the rest")
     lines += _unsure_lines(ranking)
-    lines += ["", "best", f"  {config_text(ranking.best)}"]
+    lines += ["", "best", f"  {config_text(ranking.best, ranking.problem)}"]
     if ranking.rejected and rejected is None:
         lines += ["", *_rejected_counts(ranking.rejected)]
     elif ranking.rejected:
@@ -69,7 +75,7 @@ def explanation_text(explanation: Explanation) -> str:
     prediction = explanation.prediction
     return "\n".join(
         [
-            title(prediction.problem, prediction.gpu),
+            *_title_lines(prediction),
             *_summary(prediction),
             *_breakdown_lines(explanation),
             *_schedule_lines(explanation),
@@ -81,27 +87,31 @@ def explanation_text(explanation: Explanation) -> str:
     )
 
 
-def title(problem: Gemm, gpu: str) -> str:
-    """Say what is computed where; what has its default value is left out."""
-    a, b, out = str(problem.a_dtype), str(problem.b_dtype), str(problem.out_dtype)
-    text = f"gemm m={problem.m} n={problem.n} k={problem.k}"
-    text += f" batch={problem.batch}" if problem.batch != 1 else ""
-    text += f" {a}" if a == b else f" {a} x {b}"
-    text += f" -> {out}" if out != a else ""
-    for name, layout in (("A", problem.a_layout), ("B", problem.b_layout)):
-        text += f" {name}:col" if layout == "col" else ""
-    text += f" lda={problem.lda}" if problem.lda != _packed(problem, "a") else ""
-    text += f" ldb={problem.ldb}" if problem.ldb != _packed(problem, "b") else ""
-    return f"{text} on {gpu}"
-
-
-def config_text(config: TileConfig) -> str:
-    """Return the configuration as ``--config`` takes it."""
-    values = config.to_dict()
+def config_text(config: TileConfig, problem: Problem) -> str:
+    """Return the configuration as ``--config`` takes it: what the kernels of ``problem`` read."""
+    unread = _unread(problem)
     optional = {"split_k": 1, "num_ctas": 1, "maxnreg": None}
     return ",".join(
-        f"{name}={value}" for name, value in values.items() if optional.get(name, "") != value
+        f"{name}={value}"
+        for name, value in config.to_dict().items()
+        if optional.get(name, "") != value and name not in unread
     )
+
+
+def tile_text(config: TileConfig, problem: Problem) -> str:
+    """Return the configuration in short, for a table."""
+    unread, text = _unread(problem), str(config)
+    if "block_k" in unread:
+        text = text.replace(f"x{config.block_k} ", " ", 1)
+    return text.replace(f" g{config.group_m}", "", 1) if "group_m" in unread else text
+
+
+def _unread(problem: Problem) -> set[str]:
+    from perfmodel.families import family_of  # noqa: PLC0415 - start-up time
+    from perfmodel.families.library import has_tile  # noqa: PLC0415 - start-up time
+    from perfmodel.tiling.config import PARAMETERS  # noqa: PLC0415 - start-up time
+
+    return set(PARAMETERS) - set(family_of(problem).parameters) if has_tile(problem) else set()
 
 
 def time_text(us: float) -> str:
@@ -127,8 +137,7 @@ def _summary(prediction: Prediction) -> list[str]:
     if low.split()[1] == high.split()[1]:
         low = low.split()[0]
     interval = f"{100 * prediction.coverage:.0f} % interval {low} to {high}"
-    ctas = f"{prediction.occupancy} CTA{'s' if prediction.occupancy > 1 else ''} per SM"
-    return [
+    lines = [
         "",
         _line("latency", f"{time_text(prediction.latency_us)}  ({interval})"),
         _line(
@@ -136,11 +145,22 @@ def _summary(prediction: Prediction) -> list[str]:
             f"{_rate_text(prediction.tflops)}, {share_text(prediction.share_of_peak)} of peak",
         ),
         _line("limiter", f"{prediction.limiter} ({LIMITER_WORDS[prediction.limiter]})"),
-        _line("schedule", f"{_waves_text(prediction.waves)} waves, {ctas}"),
-        *_basis_lines(prediction),
-        "config",
-        f"  {config_text(prediction.config)}",
     ]
+    if prediction.waves is not None and prediction.occupancy is not None:
+        ctas = f"{prediction.occupancy} CTA{'s' if prediction.occupancy > 1 else ''} per SM"
+        lines.append(_line("schedule", f"{_waves_text(prediction.waves)} waves, {ctas}"))
+    lines += _basis_lines(prediction)
+    if prediction.config is not None:
+        lines += ["config", f"  {config_text(prediction.config, prediction.problem)}"]
+    return lines
+
+
+def _title_lines(answer: Prediction | Ranking) -> list[str]:
+    """A product's sizes fit in one line; lists of lengths may not."""
+    text = title(answer.problem, answer.gpu)
+    if answer.problem.family == "gemm":
+        return [text]
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _basis_lines(answer: Prediction | Ranking) -> list[str]:
@@ -152,13 +172,13 @@ def _basis_lines(answer: Prediction | Ranking) -> list[str]:
     return _wrapped("basis".ljust(LABEL), text)
 
 
-def _candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
+def _candidate_lines(candidates: Sequence[Candidate], problem: Problem) -> list[str]:
     unit = time_text(candidates[0].latency_us).split()[1]
     scale = {"us": 1.0, "ms": 1e-3, "s": 1e-6}[unit]
     rows = [
         [
             str(c.rank),
-            str(c.config),
+            tile_text(c.config, problem),
             _number(c.latency_us * scale),
             "" if c.rank == 1 else f"{100 * (c.slowdown - 1):.1f} %",
             c.limiter,
@@ -317,9 +337,3 @@ def _bytes_text(size: float) -> str:
         if size < 1000 * scale:
             return f"{size / scale:.3g} {unit}"
     return f"{size / 1e12:,.3g} TB"
-
-
-def _packed(problem: Gemm, operand: str) -> int:
-    if operand == "a":
-        return problem.k if problem.a_layout == "row" else problem.m
-    return problem.n if problem.b_layout == "row" else problem.k

@@ -7,6 +7,10 @@ from perfmodel.problems.grouped_gemm import GroupedGemm
 from perfmodel.problems.library import LibraryKernel
 from perfmodel.problems.memory_bound import MemoryBound
 
+Problem = Gemm | Attention | GroupedGemm | MemoryBound
+"""What can be asked about."""
+
 __all__ = [
-    "Attention", "DType", "Gemm", "GroupedGemm", "LibraryKernel", "MemoryBound", "parse_dtype",
+    "Attention", "DType", "Gemm", "GroupedGemm", "LibraryKernel", "MemoryBound", "Problem",
+    "parse_dtype",
 ]  # fmt: skip

@@ -196,6 +196,13 @@ class Attention:
 
         return float(AttentionTable.of(self).compulsory_bytes[0])
 
+    @property
+    def write_bytes(self) -> float:
+        """Bytes of the result, or of the gradients."""
+        from perfmodel.problems.attention_table import AttentionTable  # noqa: PLC0415 - it reads us
+
+        return float(AttentionTable.of(self).write_bytes[0])
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, dtypes by short names; ``Attention(**d)`` gives the problem back."""
         plain = ("batch", "q_heads", "kv_heads", "head_dim", "v_head_dim", "causal", "window")

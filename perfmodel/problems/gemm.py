@@ -127,6 +127,12 @@ class Gemm:
         )
 
     @property
+    def write_bytes(self) -> float:
+        """Bytes of the result."""
+        out = parse_dtype(self.out_dtype or self.a_dtype)
+        return float(self.batch) * self.m * self.n * out.bytes
+
+    @property
     def a_vector_bytes(self) -> int:
         """Widest aligned load of A in bytes, assuming a 256-byte-aligned base: 1 to 16."""
         return vector_bytes(

@@ -137,22 +137,33 @@ class GroupedGemm:
         return {"both": up + down, "up": up, "down": down}[self.projection]
 
     @property
-    def compulsory_bytes(self) -> float:
-        """Bytes that any implementation must move: the weights of experts that got tokens, tokens
-        in and results out; what passes from ``up`` to ``down`` is not counted."""
+    def read_bytes(self) -> float:
+        """Compulsory reads: the weights of experts that got tokens, and tokens in."""
         loads = self.loads
         rows, active = float(loads.sum()), float((loads > 0).sum())
         weight, token = (self.weight_dtype or self.dtype).bytes, self.dtype.bytes
-        out = (self.out_dtype or self.dtype).bytes
         inner = self.intermediate // self.tp
-        distinct = min(rows, float(self.tokens))
-        up = active * self.hidden * self.up_columns * weight + distinct * self.hidden * token
+        tokens_in = min(rows, float(self.tokens)) * self.hidden * token
+        up = active * self.hidden * self.up_columns * weight
         down = active * inner * self.hidden * weight
         if self.projection == "up":
-            return up + rows * self.up_columns * out
-        if self.projection == "down":
-            return down + rows * inner * token + rows * self.hidden * out
-        return up + down + distinct * self.hidden * out
+            return up + tokens_in
+        return down + rows * inner * token if self.projection == "down" else up + down + tokens_in
+
+    @property
+    def write_bytes(self) -> float:
+        """Compulsory writes: a row for each routed token, summed over top_k where both run."""
+        rows = float(self.loads.sum())
+        out = (self.out_dtype or self.dtype).bytes
+        if self.projection == "up":
+            return rows * self.up_columns * out
+        rows = min(rows, float(self.tokens)) if self.projection == "both" else rows
+        return rows * self.hidden * out
+
+    @property
+    def compulsory_bytes(self) -> float:
+        """Bytes that any implementation must move; what passes from up to down is not counted."""
+        return self.read_bytes + self.write_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, dtypes by short names; ``GroupedGemm(**d)`` gives it back."""

@@ -108,6 +108,11 @@ class MemoryBound:
         table = MemoryBoundTable.of_problems([self])
         return float((table.read_bytes + table.write_bytes)[0])
 
+    @property
+    def write_bytes(self) -> float:
+        """Bytes of what is written."""
+        return float(MemoryBoundTable.of_problems([self]).write_bytes[0])
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, dtypes by short names; ``MemoryBound(**d)`` gives it back."""
         return {

@@ -129,7 +129,7 @@ def require_legal(problem: Gemm, config: TileConfig, gpu: Gpu) -> None:
     if not reasons:
         return
     near = nearest_legal(problem, config, gpu)
-    fix = f"nearest that fits: {_differences(config, near)}" if near else "no nearby config fits"
+    fix = f"nearest that fits: {differences(config, near)}" if near else "no nearby config fits"
     raise IllegalConfigError(
         f"config {config} cannot run on {gpu.name}: {'; '.join(map(str, reasons))}; {fix}"
     )
@@ -240,8 +240,8 @@ def _holds(rule: _Rule, case: _Case) -> Mask:
     return np.asarray(rule.needed(case)) <= np.asarray(rule.available(case))
 
 
-def _differences(config: TileConfig, near: TileConfig) -> str:
-    """Only what has to change, as it would be typed."""
+def differences(config: TileConfig, near: TileConfig) -> str:
+    """Return what has to change of ``config``, as it would be typed."""
     before, after = config.to_dict(), near.to_dict()
     return ",".join(f"{name}={after[name]}" for name in after if before.get(name) != after[name])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,14 +128,14 @@ def nearest_within(
 
     A stage less costs 1, other parameters change by halving; among equals the larger tile wins.
     """
-    start = {name: 1 << (getattr(config, name).bit_length() - 1) for name in STEPS}
+    start: dict[str, Any] = {name: 1 << (getattr(config, name).bit_length() - 1) for name in STEPS}
     if not gpu.can("clusters"):
         start["num_ctas"] = 1
     maxnreg = None if config.maxnreg is None else max(config.maxnreg, MAXNREG_MIN)
     base = replace(config, maxnreg=maxnreg, **start)
     found: list[tuple[float, TileConfig]] = []
     for steps in product(*(choices for _, choices in STEPS.values()), range(config.num_stages)):
-        values = {
+        values: dict[str, Any] = {
             name: max(int(getattr(base, name) / 2.0**step), 1)
             for name, step in zip(STEPS, steps, strict=False)
         }
