@@ -43,6 +43,7 @@ def autotune(
     budget_s: float | None = None,
     device: Device | None = None,
     rank_timeout_s: float = TIMEOUT_S,
+    check: Callable[[Mapping[str, Any]], str | None] | None = None,
     **unknown: Any,
 ) -> Callable[[Any], Autotuner]:
     """Decorate a kernel as ``triton.autotune`` does; its arguments come first and mean the same.
@@ -67,6 +68,8 @@ def autotune(
         deterministic: never time.
         budget_s: seconds that one decision may time for.
         device: where to time instead of the current device.
+        check: looks at the arguments after a launch and returns what is wrong with the result,
+            ``None`` for nothing; a configuration that is wrong is rejected before it can win.
         rank_timeout_s: how long ranks of a distributed job wait for rank 0.
 
     Raises:
@@ -91,7 +94,7 @@ def autotune(
         keys = list(key if key is not None else binding.keys if binding is not None else ())
         settings = Settings(
             policy=chosen, k=k, gpu=gpu, deterministic=deterministic, budget_s=budget_s,
-            device=device, rank_timeout_s=rank_timeout_s,
+            device=device, rank_timeout_s=rank_timeout_s, check=check,
             buckets=parse_buckets(name, keys, asked), judged=buckets is not False,
         )  # fmt: skip
         return Autotuner(

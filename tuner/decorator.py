@@ -33,7 +33,7 @@ STOCK_OPTIONS = (
 )  # fmt: skip
 OWN_OPTIONS = (
     "policy", "k", "family", "problem", "names", "gpu", "buckets", "deterministic", "budget_s",
-    "device", "rank_timeout_s",
+    "device", "rank_timeout_s", "check",
 )  # fmt: skip
 
 ACCOUNTS_KEPT = 1024

@@ -27,4 +27,6 @@ def store_key(kernel: Autotuner, call: Call, device: DeviceIdentity) -> Key:
         if name in call.arguments
     }
     others = {name: value for name, value in call.arguments.items() if name not in values}
-    return Key(kernel.source_hash, arguments_text(values, others), device)
+    # A time counts as checked only where it was.
+    more = {} if kernel.settings.check is None else {"checked": True}
+    return Key(kernel.source_hash, arguments_text(values, others, **more), device)

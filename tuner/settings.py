@@ -31,7 +31,7 @@ class Settings:
     rank_timeout_s: float = TIMEOUT_S
     buckets: Mapping[str, Bucket] = field(default_factory=dict)
     judged: bool = True  # the model may say that a decision holds for a whole octave
-    check: Callable[..., Any] | None = None
+    check: Callable[[Mapping[str, Any]], str | None] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.dataset.outcome import Outcome
-from tuner import keys, store
+from tuner import keys, store, triton_api
 from tuner.accounting import Fate
 from tuner.arguments import NOTHING, CannotCopyError, Snapshot
 from tuner.decision import Call, Decision
@@ -23,7 +23,15 @@ from tuner.search.result import Entry, SearchResult, Status
 from tuner.search.search import search
 from tuner.search.tunables import ONE_CALL, Budget, Tunables
 from tuner.telling import Progress, all_failed, tell_result
-from tuner.trials import Session, TimedLaunch, access_and_broken, device_of, expected_us, floor_of
+from tuner.trials import (
+    Session,
+    TimedLaunch,
+    access_and_broken,
+    checked,
+    device_of,
+    expected_us,
+    floor_of,
+)
 
 if TYPE_CHECKING:
     from tuner.decorator import Autotuner
@@ -133,7 +141,7 @@ def _time(session: Session, by_model: str) -> None:
     ]
     started = time.perf_counter()
     try:
-        with _device_in_use:
+        with _device_in_use, triton_api.binaries_dropped(session.kernel.fn):
             result, broken = _search(session, turns, waiting, stored, quarantine)
     except CannotCopyError as error:
         decision.position, decision.by = session.pick, by_model
@@ -214,7 +222,7 @@ def _search(
     told = Progress(session, memory)
     with snapshot if snapshot is not None else Snapshot({}, NOTHING):
         result = search(
-            session.device,
+            session.device if kernel.settings.check is None else checked(session.device),
             trials,
             baseline=turns.index(session.baseline) if session.baseline in turns else None,
             order=range(len(turns)),

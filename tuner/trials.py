@@ -15,8 +15,8 @@ from tuner.arguments import NOTHING, Access, Snapshot, access_of, everything
 from tuner.decide import shipped_predictor
 from tuner.decision import Call, Decision
 from tuner.identity import Key
-from tuner.measure.check import floor_us
-from tuner.measure.device import Device, DeviceIdentity
+from tuner.measure.check import CheckedDevice, floor_us
+from tuner.measure.device import Device, DeviceIdentity, Trial
 from tuner.measure.do_bench import DoBenchDevice
 from tuner.measure.failures import classify
 from tuner.measure.timer import CudaEvents, TimerDevice
@@ -128,6 +128,17 @@ def access_and_broken(
     return access, broken
 
 
+def checked(device: Device) -> Device:
+    """Return a device that has every configuration's result checked first."""
+
+    def verify(trial: Trial) -> str | None:
+        launch = trial.launch
+        assert isinstance(launch, TimedLaunch)
+        return launch.wrong()
+
+    return CheckedDevice(device, verify)
+
+
 class TimedLaunch:
     """One launch as it is timed: inputs put back, hooks round it (a `PartedLaunch`)."""
 
@@ -158,6 +169,16 @@ class TimedLaunch:
         except Exception as error:
             self._kernel.hooks.after_timing(self._arguments, error)
             raise
+
+    def wrong(self) -> str | None:
+        """Launch once on the inputs as they were; return what the user's check says of it.
+
+        What an earlier configuration wrote is put back too: it must not pass for this one's.
+        """
+        assert self._kernel.settings.check is not None
+        self._snapshot.restore()
+        self()
+        return self._kernel.settings.check(self._arguments)
 
     def finish(self) -> None:
         """Call the hook that follows."""

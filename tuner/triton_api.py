@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from perfmodel.errors import NotInstalledError
@@ -248,3 +249,33 @@ def specialized(
         {names[path[0]]: value for path, value in constants.items()},
         dict(attributes),  # empty ones included: the cache key holds their text
     )
+
+
+@contextmanager
+def binaries_dropped(function: Any) -> Iterator[None]:
+    """Let go of what is compiled inside; Triton's own cache has it where it is needed again.
+
+    Triton keeps every binary of a kernel while the process lives, with all its text.
+    """
+    before = _binaries(function)
+    known = None if before is None else set(before)
+    try:
+        yield
+    finally:
+        after = _binaries(function)
+        if after is not None:
+            for key in set(after) - (known or set()):
+                after.pop(key, None)
+
+
+def _binaries(function: Any) -> dict[Any, Any] | None:
+    if DRIVER is None or not hasattr(jit_function(function), "device_caches"):
+        return None
+    driver = driver_of_process()
+    if driver is None:
+        return None
+    try:
+        found = jit_function(function).device_caches[driver.get_current_device()][0]
+    except Exception:  # a private structure: another version may have another
+        return None
+    return found if isinstance(found, dict) else None

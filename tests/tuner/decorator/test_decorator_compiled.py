@@ -148,6 +148,14 @@ def test_what_the_workers_compiled_is_found_by_the_launch(driver, unlaunched, tm
     assert {p.name for p in (tmp_path / "triton").iterdir()} == before
 
 
+def test_bc8_binaries_that_lost_are_let_go(driver, unlaunched):
+    x, y = torch.zeros(64), torch.zeros(64)
+    kernel, _ = timed(copy, blocks=(1024, 2048, 4096))
+    before = len(copy.device_caches[0][0])
+    kernel.run(x, y, 64, **GRID)
+    assert len(copy.device_caches[0][0]) == before + 1  # what was launched
+
+
 def test_bc1_a_compiler_that_aborts_costs_one_config_for_good(driver, unlaunched, monkeypatch):
     def one_aborts(jobs, **_):
         return [

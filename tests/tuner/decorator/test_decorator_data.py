@@ -12,6 +12,7 @@ import triton.language as tl
 import tuner
 from perfmodel.errors import NoUsableConfigError
 from tuner import arguments
+from tuner.store.schema import MEASUREMENTS
 
 GRID = (1,)
 
@@ -179,6 +180,35 @@ def test_dc2_reset_to_zero_holds_for_first_and_later_calls_alike(
     for _ in range(3):
         kernel[GRID](x, 32)
         assert (x == 1).all()
+
+
+def test_dc5_a_config_with_a_wrong_result_never_wins(interpreted, config):
+    def add_small_blocks(x, n, BLOCK: tl.constexpr):
+        offsets = tl.arange(0, BLOCK)
+        if BLOCK < 64:
+            v = tl.load(x + offsets, mask=offsets < n, other=0)
+            tl.store(x + offsets, v + 1, mask=offsets < n)
+
+    order = []
+
+    def do_bench(call, quantiles):
+        call()
+        order.append(1)
+        return [2.0] if len(order) == 1 else [1.0]
+
+    def check(arguments):
+        return None if (arguments["x"] == 1).all() else "it is not 1"
+
+    kernel = tuner.autotune(
+        [config({"BLOCK": 32}), config({"BLOCK": 64})], key=["n"], do_bench=do_bench, check=check
+    )(interpreted(add_small_blocks))
+    x = torch.zeros(32)
+    kernel[GRID](x, 32)
+    assert (x == 1).all()
+    row = kernel.explain(x, 32).rows[1]
+    assert (str(row.fate), row.reason) == ("failed", "it is not 1")
+    outcomes = {v["outcome"] for v in kernel.memory().rows(MEASUREMENTS)}
+    assert outcomes == {"ok", "wrong_result"}
 
 
 def test_dc4_hooks_are_refused_not_dropped_under_torch_compile(config):
