@@ -142,7 +142,7 @@ def compile_kernel(
             signature=dict(specialization.signature),
             constexprs=dict(specialization.constexprs),
             # As the launcher writes them, lists of lists: its cache key holds their text.
-            attrs={p: [list(fact) for fact in known] for p, known in specialization.attrs.items()},
+            attrs=_attributes(specialization, triton.__version__),
         )
         with contextlib.redirect_stdout(io.StringIO()):  # Triton prints a failing kernel whole
             binary = triton.compile(source, target=gpu_target, options=dict(options))
@@ -202,6 +202,21 @@ def compute_capability(target: str) -> int:
     if match is None:
         raise UsageError(f"target {target!r} is not a CUDA architecture; use a name such as sm_90")
     return int(match[1])
+
+
+def _attributes(
+    specialization: Specialization, triton_version: str
+) -> dict[tuple[int, ...], list[list[Any]]]:
+    """What is known of each argument, in the launcher's own form, on which Triton's key depends.
+
+    Up to 3.6 the launcher leaves compile-time arguments out, save those that are texts.
+    """
+    all_listed = tuple(map(int, re.findall(r"\d+", triton_version)[:2])) >= (3, 7)
+    return {
+        (position,): [list(fact) for fact in specialization.attrs.get((position,), ())]
+        for position, (name, kind) in enumerate(specialization.signature.items())
+        if all_listed or kind != "constexpr" or isinstance(specialization.constexprs.get(name), str)
+    }
 
 
 def _pointer_type(dtype: DType) -> str:
