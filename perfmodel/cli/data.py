@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,22 +105,23 @@ def check(
     from perfmodel.dataset import quality, store  # noqa: PLC0415 - as above
     from perfmodel.errors import CorruptFileError  # noqa: PLC0415 - as above
 
-    records = []
+    records: list[dict[str, Any]] = []
     for chosen in _chosen(name, cache):
-        frame = store.load(chosen, cache)
-        refused = {gate: rows for gate, rows in quality.violations(frame).items() if rows}
-        if refused:
-            gate, rows = next(iter(refused.items()))
+        refused: Counter[str] = Counter()
+        for part in store.load_parts(chosen, cache):
+            refused.update(quality.violations(part))
+        if refused.total():
+            gate, rows = refused.most_common(1)[0]
             raise CorruptFileError(
                 f"{store.table_path(chosen, cache)} has {rows} rows that were not there when it "
                 f"was imported: {quality.GATES[gate]}; run: perfmodel data pull {chosen} --force"
             )
-        records.append({"name": chosen, "report": frame.attrs["info"].gates})
+        records.append({"name": chosen, "report": store.load_info(chosen, cache).gates})
     if as_json:
         typer.echo(json.dumps(records, indent=2))
         return
     for record in records:
-        _print_report(record["name"], record["report"], quality.GATES)
+        _print_report(record["name"], record["report"], quality.GATES, quality.FLAGS)
 
 
 @app.command()
@@ -130,11 +132,10 @@ def stats(
 ) -> None:
     """Count problems, configurations and outcomes by device and data type."""
     from perfmodel.dataset import stats as counted  # noqa: PLC0415 - as above
-    from perfmodel.dataset import store  # noqa: PLC0415 - as above
 
     records: list[dict[str, Any]] = []
     for chosen in _chosen(name, cache):
-        records += [{"name": chosen, **r} for r in counted.by_device(store.load(chosen, cache))]
+        records += [{"name": chosen, **r} for r in counted.of_table(chosen, cache)]
     if as_json:
         typer.echo(json.dumps(records, indent=2))
         return
@@ -211,11 +212,19 @@ def _gate_line(report: dict[str, Any]) -> str:
     )
 
 
-def _print_report(name: str, report: dict[str, Any], gates: Any) -> None:
+def _print_report(name: str, report: dict[str, Any], gates: Any, marks: Any) -> None:
     typer.echo(f"{name}: sound")
     typer.echo(_gate_line(report))
     outcomes = ", ".join(f"{k} {v:,}" for k, v in sorted(report["outcomes"].items()))
     typer.echo(f"  outcomes: {outcomes}")
+    for mark, rows in report["rows_flagged"].items():
+        if rows:
+            typer.echo(f"  {rows:,} rows marked {mark}: {marks[mark]}")
+    for table in report["suspect_tables"]:
+        counts = report["impossible_by_table"][table]
+        typer.echo(
+            f"  suspect: {table}, {counts['impossible']:,} of {counts['rows']:,} rows impossible"
+        )
     for reason, rows in report["unchecked_rows"].items():
         typer.echo(f"  {rows:,} rows without a physical bound: {reason}")
     _table(

@@ -185,8 +185,11 @@ def _grouped_gemm(frame: pd.DataFrame) -> LeastWork:
     spread = _column(frame, "routing").eq("balanced").to_numpy()
     full = spread & (tokens * top_k >= experts)
     pairs = np.where(ep == 1, tokens * top_k, np.where(full, np.floor(tokens * top_k / ep), 0))
-    touched = np.where(spread, np.minimum(experts, tokens * top_k), np.minimum(experts, top_k))
-    touched = np.where(ep == 1, touched, np.where(full, np.floor(experts / ep), 0))
+    # A balanced routing reaches at least as many experts as one drawn blindly, on average.
+    share = np.minimum(top_k / np.maximum(experts, 1), 1)
+    drawn = experts * (1 - (1 - share) ** tokens)
+    touched = np.where(spread, drawn, np.minimum(experts, top_k))
+    touched = np.where(ep == 1, touched, np.where(full, np.floor(drawn / ep), 0))
     touched = np.where(tokens > 0, touched, 0)
     some = pairs > 0
     return LeastWork(

@@ -154,7 +154,9 @@ def find_table(name: str, registry: Mapping[str, Dataset] | None = None) -> Data
 
 
 def _dataset(name: str, entry: Mapping[str, Any], where: str) -> Dataset:
-    is_wheel = entry.get("kind") == "wheel"
+    if entry.get("kind", "wheel") != "wheel":
+        raise CorruptFileError(f"{where}: kind is {entry['kind']!r}; use 'wheel', or leave it out")
+    is_wheel = "kind" in entry
     wanted = ["title", "family", "importer", "repository", "licence"]
     wanted += ["kind"] if is_wheel else ["commit"]
     texts = {key: _text(entry, key, where) for key in wanted}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,22 @@ def load(
             the message is the command to run.
         SchemaMismatchError, CorruptFileError: the imported table cannot be used.
     """
+    return schema.read(_usable(name, cache), columns, filters)
+
+
+def load_parts(
+    name: str, cache: str | Path | None = None, columns: list[str] | None = None
+) -> Iterator[pd.DataFrame]:
+    """Return a table like `load`, a part of its rows at a time."""
+    return schema.read_parts(_usable(name, cache), columns)
+
+
+def load_info(name: str, cache: str | Path | None = None) -> TableInfo:
+    """Return what a table says of itself, checked like `load`."""
+    return schema.read_info(_usable(name, cache))
+
+
+def _usable(name: str, cache: str | Path | None) -> Path:
     dataset = find_table(name)
     path = table_path(name, cache)
     info = _info(dataset, path)
@@ -49,7 +66,7 @@ def load(
         raise MissingDataError(
             f"dataset {name!r} in {path} is out of date ({stale}); {_pull(dataset.name)}"
         )
-    return schema.read(path, columns, filters)
+    return path
 
 
 @dataclass(frozen=True)

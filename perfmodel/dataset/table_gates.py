@@ -35,6 +35,7 @@ _KEY_COLUMNS = tuple(
     for name in (
         "family",
         "library",
+        "library_version",
         "kernel",
         *sorted({c for p in PROBLEM_COLUMNS.values() for c in p}),
     )

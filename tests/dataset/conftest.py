@@ -101,6 +101,23 @@ class World:
         self.entries += lines
         self.registry_path.write_text("\n".join(["registry_version = 1", *self.entries]))
 
+    def add_wheel(self, name: str, importer: str, tables: list[str], content: bytes) -> Path:
+        """Publish a dataset that comes as a wheel; the wheel lies outside of the mirror."""
+        wheel = "some_timings-1.2.0-cp311-abi3-manylinux_2_28_x86_64.whl"
+        self.entries += [
+            f"[datasets.{name}]",
+            'title = "A hand-made wheel"', 'family = "mixed"', f'importer = "{importer}"',
+            'kind = "wheel"', f'repository = "{REPOSITORY}"', 'licence = "none stated"',
+            f"tables = {json.dumps(tables)}",
+            f"[[datasets.{name}.files]]",
+            'project = "some-timings"', 'version = "1.2.0"', f'name = "{wheel}"',
+            f'sha256 = "{hashlib.sha256(content).hexdigest()}"', f"bytes = {len(content)}",
+        ]  # fmt: skip
+        self.registry_path.write_text("\n".join(["registry_version = 1", *self.entries]))
+        path = self.root / wheel
+        path.write_bytes(content)
+        return path
+
     def mirror_file(self, path: str) -> Path:
         return self.mirror / "github.com/someone/timings" / COMMIT / path
 

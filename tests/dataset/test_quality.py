@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfmodel.dataset.bounds import ABOVE_BANDWIDTH, ABOVE_PEAK
 from perfmodel.dataset.quality import (
-    ABOVE_BANDWIDTH,
-    ABOVE_PEAK,
     NOT_FINITE,
     NOT_POSITIVE,
     apply_gates,

@@ -90,3 +90,52 @@ def test_a_bad_field_is_named(tmp_path: Path, old: str, new: str, named: str) ->
     (tmp_path / "r.toml").write_text(GOOD.replace(old, new))
     with pytest.raises(CorruptFileError, match=named):
         load_registry(tmp_path / "r.toml")
+
+
+WHEEL = """
+registry_version = 1
+[datasets.wheel-name]
+title = "t"
+family = "mixed"
+importer = "aiconfigurator"
+kind = "wheel"
+repository = "https://github.com/o/r"
+licence = "MIT"
+tables = ["gemm", "moe"]
+[[datasets.wheel-name.files]]
+project = "some-project"
+version = "1.2.3"
+name = "some_project-1.2.3-py3-none-any.whl"
+sha256 = "0000000000000000000000000000000000000000000000000000000000000000"
+bytes = 10
+"""
+
+
+def test_a_wheel_is_named_by_project_and_version_without_an_address(tmp_path: Path) -> None:
+    path = tmp_path / "registry.toml"
+    path.write_text(WHEEL)
+    dataset = load_registry(path)["wheel-name"]
+    assert dataset.table_names == ("wheel-name-gemm", "wheel-name-moe")
+    assert dataset.commit is None
+    (file,) = dataset.files
+    assert isinstance(file, WheelFile)
+    assert (file.project, file.version) == ("some-project", "1.2.3")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('version = "1.2.3"', 'version = "1.2.4"', "not that of a wheel"),
+        ('project = "some-project"', "", "project"),
+        ("bytes = 10", 'bytes = 10\naddress = "https://x"', "no address"),
+        ('tables = ["gemm", "moe"]', 'tables = ["Gemm"]', "tables"),
+        ('kind = "wheel"', 'kind = "egg"', "kind"),
+        ('kind = "wheel"', "", "commit"),
+    ],
+)
+def test_a_malformed_wheel_entry_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:
+    path = tmp_path / "registry.toml"
+    assert old in WHEEL
+    path.write_text(WHEEL.replace(old, new))
+    with pytest.raises(CorruptFileError, match=named):
+        load_registry(path)
