@@ -163,18 +163,25 @@ def driver_of_process(*, start: bool = False) -> Any:
     """Return Triton's active driver, ``None`` where there is none.
 
     Unless ``start`` is set, only one that something else has already asked for: looking for a
-    device must not be a side effect.
+    device must not be a side effect. Where none could be started this is not tried again: it takes
+    a tenth of a decision. One that a launch, or other code, starts later is found all the same.
     """
+    global _driver_missing  # noqa: PLW0603 - a fact about the process
     if DRIVER is None:
         return None
-    if start:
-        try:
-            return DRIVER.active
-        except Exception:  # no driver, or one that cannot start; each version has its own class
-            return None
     # From 3.6 both live on the configuration object; an earlier one is asked in full.
     found = getattr(DRIVER, "_active", None)
-    return found if found is not None else getattr(DRIVER, "_default", None)
+    found = found if found is not None else getattr(DRIVER, "_default", None)
+    if found is not None or not start or _driver_missing:
+        return found
+    try:
+        return DRIVER.active
+    except Exception:  # no driver, or one that cannot start; each version has its own class
+        _driver_missing = True
+        return None
+
+
+_driver_missing = False
 
 
 def backend_options() -> frozenset[str]:
