@@ -31,8 +31,8 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
     problem = view.problem if isinstance(view.problem, Gemm) else None
     if problem is not None and view.gpu is not None and view.table is not None:
         predictor = shipped_predictor()
-        times = predictor.latency_us(problem, view.gpu, view.table)
-        predicted = {i: float(t) for i, t in zip(view.kept, times, strict=True) if np.isfinite(t)}
+        ranking = predictor.rank(problem, view.gpu, view.table, with_rejected=False)
+        predicted = {view.kept[c.position]: c.latency_us for c in ranking.candidates}
         if decision.position in predicted:
             tile = view.table.configs[view.kept.index(decision.position)]
             answer = predictor.predict(problem, view.gpu, tile)
@@ -58,7 +58,7 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
         device=decision.identity.name,
         rows=rows,
         decided_by=decision.by,
-        problem=None if problem is None else str(problem),
+        problem=None if problem is None else _spoken(problem),
         model_gpu=None if view.gpu is None or problem is None else view.gpu.name,
         basis=basis,
         expected_loss=_expected_loss(decision, predicted, error),
@@ -104,3 +104,9 @@ def _expected_loss(
 def _asked_buckets(kernel: Autotuner) -> str | None:
     names = kernel.settings.buckets
     return f"as asked: {', '.join(names)}" if names else None
+
+
+def _spoken(problem: Gemm) -> str:
+    sizes = f"m={problem.m:,} n={problem.n:,} k={problem.k:,}"
+    types = f"{problem.a_dtype} x {problem.b_dtype} -> {problem.out_dtype}"
+    return f"{problem.family} {sizes}, {types}, {problem.a_layout} x {problem.b_layout}"

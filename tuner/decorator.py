@@ -107,6 +107,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             self.tile_set = TileSet(self.tile_names, self.configs)
         self.made: dict[Any, Any] = {}
         self.pinned: Any = None
+        self.looked_up: dict[Key, Any] = {}
         self.distinct: list[Any] | None = None  # a list of configurations without a duplicate
         self._interpreted = triton_api.is_interpreted(fn)
         self.call_key = CallKey(
@@ -373,6 +374,10 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         self._warmed = True
         return warm(self, shapes)
 
+    def decide_without_timing(self, call: Call) -> Decision:
+        """Decide for a call that is not made, and keep nothing."""
+        return self._new_decision(call, may_time=False)
+
     def decide_ahead(self, call: Call, *, may_time: bool) -> Decision:
         """Decide for a call that is not made, and keep the decision."""
         key = self.key_of(call)
@@ -406,6 +411,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             self.cache.clear()
             self._accounts.clear()
             self.judged.clear()
+            self.looked_up.clear()
             self._single = None
 
     def reset_after_fork(self) -> None:

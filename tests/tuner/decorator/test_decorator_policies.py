@@ -369,3 +369,19 @@ def test_hw10_expected_skips_are_one_line_and_no_error(make_stub, config, bench,
     lines = [r for r in caplog.records if r.name == "tuner"]
     assert [r.levelno for r in lines] == [logging.INFO]
     assert "2 skipped" in lines[0].getMessage()
+
+
+def test_a_look_up_does_not_keep_a_call_from_being_verified(timed_gemm, gemm_call):
+    kernel, timer = timed_gemm()
+    config = tuner.config_for(kernel, M=4096, N=1024, K=1024, dtype="fp16")
+    args, kwargs = gemm_call(4096)
+    assert config is model_pick(kernel, (args, kwargs))
+    kernel.run(*args, **kwargs)
+    assert timer.calls > 0
+
+
+def test_explain_never_shows_a_better_time_than_the_models_pick(timed_gemm, gemm_call):
+    kernel, _ = timed_gemm(policy="model")
+    args, kwargs = gemm_call(4096)
+    account = kernel.explain(*args, **kwargs)
+    assert account.chosen.predicted_us == min(row.predicted_us for row in account.rows)
