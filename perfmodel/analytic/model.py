@@ -201,8 +201,8 @@ class _Deal:
         A free slot takes the next CTA, so that unequal ones spread until none is left; equal ones
         all end together and leave the last wave's slots idle.
         """
-        dealt = np.where(self.even > 0, np.maximum(self.even * one, longest), 0.0)
-        return np.asarray((1.0 - self.mixed) * in_waves + self.mixed * dealt)
+        dealt = (1.0 - self.mixed) * in_waves + self.mixed * self.even * one
+        return np.where(self.even > 0, np.maximum(dealt, longest), 0.0)
 
 
 def _total(parts: Sequence[Array]) -> Array:

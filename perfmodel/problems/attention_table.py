@@ -169,10 +169,8 @@ class AttentionTable:
     @cached_property
     def group_keys(self) -> Array:
         """Keys of one sequence of each group that at least one query sees, (M,)."""
-        window, causal = self.per_group(self.window), self.per_group(self.causal)
-        sides = np.where(causal > 0, 1.0, 2.0)
-        with np.errstate(invalid="ignore"):  # no queries and no window: inf times 0 nowhere used
-            reach = self.q_len + sides * (window - 1.0)
+        # The last query stands at the last key, so only the first one's window cuts keys off.
+        reach = self.q_len + self.per_group(self.window) - 1.0
         return np.where(self.q_len > 0, np.minimum(self.kv_len, reach), 0.0)
 
     @cached_property

@@ -116,7 +116,8 @@ def ctas_per_sm(smem_bytes: Array, registers: Array, num_warps: Array, gpu: Gpu)
     per_warp = np.ceil(registers * gpu.warp_size / 256) * 256
     warps = np.floor(gpu.registers_per_sm / per_warp / 4) * 4
     least = np.floor(np.minimum(warps, gpu.warps_per_sm) / num_warps)
-    least = np.minimum(least, np.floor(gpu.smem_per_sm_bytes / (smem_bytes + max(reserved, 1))))
+    taken = np.maximum(smem_bytes + reserved, 1.0)
+    least = np.minimum(least, np.floor(gpu.smem_per_sm_bytes / taken))
     fits = (smem_bytes <= gpu.smem_per_block_optin_bytes) & (
         num_warps * gpu.warp_size <= gpu.threads_per_block_max
     )
