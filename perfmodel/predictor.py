@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.answers import answer, basis_of, ranking
 from perfmodel.errors import (
     IllegalConfigError,
     InvalidConfigError,
@@ -22,24 +23,17 @@ from perfmodel.families.legality import none_usable, require_legal
 from perfmodel.families.library import has_tile, library_prediction, require_tile
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.hardware.gpu import Gpu
-from perfmodel.launches import Launches, gemm_launches, peak_tflops
+from perfmodel.launches import Launches, gemm_launches
 from perfmodel.learned.correction import Correction
 from perfmodel.learned.coverage import SHARE_FAMILIAR
 from perfmodel.learned.ranking import rank_score
 from perfmodel.many import latencies_us, table_latencies_us
-from perfmodel.notes import coverage_notes
-from perfmodel.prediction import Basis, Candidate, Prediction, Ranking, Rejected
+from perfmodel.prediction import Prediction, Ranking
 from perfmodel.problems import Problem
 from perfmodel.problems.gemm import Gemm
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import ConfigTable, TileConfig
 from perfmodel.tiling.legality import Rejection
-from perfmodel.uncertainty import (
-    COVERAGE,
-    expected_error,
-    log_interval,
-    typical_error,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,45 +136,21 @@ class Predictor:
         table = family.candidates(problem, device) if configs is None else _as_table(configs)
         found = self.launches_of(problem, table, device)
         log_s, measured = self._ordered_log_seconds(problem, table, found)
-        order = np.argsort(log_s, kind="stable")[: int(np.isfinite(log_s).sum())]
-        best = table.configs[order[0]]
+        best = table.configs[int(np.argsort(log_s, kind="stable")[0])]
         launch = self._launch(problem, best, device)
-        first = self._answer(problem, best, launch)
-        predicted = self._basis(launch)
-        latency_us = np.exp(log_s) * 1e6
-        slowdown = latency_us / latency_us[order[0]]
-        candidates = tuple(
-            Candidate(
-                rank=place,
-                config=table.configs[row],
-                latency_us=float(latency_us[row]),
-                slowdown=float(slowdown[row]),
-                limiter=found.limiter(row),
-                basis="measured" if measured[row] else predicted,
-                position=int(row),
-            )
-            for place, row in enumerate(order[:top], start=1)
-        )
         refused: list[tuple[TileConfig, tuple[Rejection, ...]]] = []
         if with_rejected and configs is None:
             refused = family.rejected(problem, device)
         elif with_rejected:
             refused = list(zip(table.configs, family.check(problem, table, device), strict=True))
-        return Ranking(
-            problem=problem,
-            gpu=device.name,
-            candidates=candidates,
-            rejected=tuple(
-                Rejected(config, reasons, position)
-                for position, (config, reasons) in enumerate(refused)
-                if reasons
-            ),
-            considered=len(order),
-            unsure=int((slowdown[order] <= 1 + typical_error(first)).sum()),
-            basis=first.basis,
-            model=first.model,
-            expected_error=first.expected_error,
-            notes=first.notes,
+        return ranking(
+            table,
+            found,
+            log_s,
+            self._answer(problem, best, launch),
+            basis=np.where(measured, "measured", basis_of(self.model_for(device), launch)),
+            refused=refused,
+            top=top,
         )
 
     def decide(self, problem: TileProblem, gpu: Gpu | str | Path, configs: ConfigTable) -> int:
@@ -355,54 +325,15 @@ class Predictor:
             return None
         return self.measured.find(problem, config, gpu.name)
 
-    def _basis(self, found: Launches) -> Basis:
-        """On what the answer to a single launch rests, measured tables aside."""
-        model = self.model_for(found.gpu)
-        if model is None or found.features is None or not found.work.flops[0]:
-            return "analytic"
-        known = model.knows(found.gpu.name, found.dtype)
-        return "interpolated" if known and model.covers(found.features)[0] else "extrapolated"
-
     def _answer(self, problem: TileProblem, config: TileConfig, found: Launches) -> Prediction:
         """Fill in the answer for the single launch of ``found``."""
-        gpu, model = found.gpu, self.model_for(found.gpu)
-        measured_us = self._measured_us(problem, config, gpu)
-        predicted_us = float(np.exp(self.log_seconds(found)[0])) * 1e6
-        latency_us = predicted_us if measured_us is None else float(measured_us)
-        basis: Basis = self._basis(found) if measured_us is None else "measured"
-        low, high = log_interval(model, found, basis)
-        floor_us = min(float(found.floor_s[0]) * 1e6, latency_us)
-        learned = model if basis in ("interpolated", "extrapolated") else None
-        tflops = problem.flops / latency_us * 1e-6
-        occupancy = max(int(found.work.resources.occupancy[0]), 1)
-        scale = latency_us / float(found.estimate.seconds[0])
-        notes = family_of(problem).notes(problem, config, found)
-        if learned is not None and basis == "extrapolated":
-            known = learned.knows(gpu.name, found.dtype)
-            notes = (*coverage_notes(learned.accuracy, known, found), *notes)
-        return Prediction(
-            problem=problem,
-            gpu=gpu.name,
-            config=config,
-            latency_us=latency_us,
-            interval_us=(
-                max(latency_us * float(np.exp(min(low, 0.0))), floor_us),
-                latency_us * float(np.exp(max(high, 0.0))),
-            ),
-            coverage=COVERAGE,
-            tflops=tflops,
-            share_of_peak=tflops / peak_tflops(gpu, found.work.compute_dtype),
-            limiter=found.limiter(0),
-            breakdown_us={
-                name: float(seconds[0]) * scale
-                for name, seconds in found.estimate.by_limiter.items()
-            },
-            waves=float(found.work.ctas[0]) / (gpu.sm_count * occupancy),
-            occupancy=occupancy,
-            basis=basis,
-            model=None if learned is None else learned.version,
-            expected_error=expected_error(learned, found) if basis == "interpolated" else None,
-            notes=notes,
+        return answer(
+            problem,
+            config,
+            found,
+            self.model_for(found.gpu),
+            predicted_us=float(np.exp(self.log_seconds(found)[0])) * 1e6,
+            measured_us=self._measured_us(problem, config, found.gpu),
         )
 
 
