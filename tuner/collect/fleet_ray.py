@@ -12,7 +12,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,17 +75,18 @@ class Worker:
     """What runs in an actor: a bench, and a shard of its own."""
 
     def __init__(self, plan_text: str, out: str, device: str, name: str) -> None:
-        folder = Path(Output(out).folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._plan = _plan_from(plan_text, folder, name)
-        self._output = Output(out)
-        self._bench = open_bench(device, self._plan)
-        self._bench.require_for(self._plan)
-        path = folder / f"shard-{name}{SUFFIX}"
-        self._writer = ShardWriter(path, header_of(self._plan, self._bench))
+        self._text, self._out, self._device, self._name = plan_text, out, device, name
 
-    def pid(self) -> int:
-        """Return the process that measures."""
+    def start(self) -> int:
+        """Make the device ready, and return the process that measures."""
+        self._output = Output(self._out)
+        folder = self._output.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._plan = _plan_from(self._text, folder, self._name)
+        self._bench = open_bench(self._device, self._plan)
+        self._bench.require_for(self._plan)
+        path = folder / f"shard-{self._name}{SUFFIX}"
+        self._writer = ShardWriter(path, header_of(self._plan, self._bench))
         return os.getpid()
 
     def measure(self, numbers: Sequence[int]) -> int:
@@ -113,7 +114,6 @@ class _Busy:
     started: float = 0.0
     ready: Any = None  # reference to its first answer
     task: Any = None
-    timed: list[float] = field(default_factory=list)
 
 
 def run_on_ray(
@@ -207,6 +207,7 @@ class _Fleet:
         )(Worker)  # fmt: skip
         self._run = uuid.uuid4().hex[:6]
         self._made = 0
+        self._refused: set[str] = set()
         self._losses = 0  # in a row
         self._paces: list[float] = []  # seconds taken per second estimated
         self._actors: list[_Busy] = []
@@ -243,7 +244,7 @@ class _Fleet:
         name = f"ray-{self._run}-{self._made}"
         actor = self._actor.remote(self._text, self._out, self._device, name)
         busy = _Busy(actor, name)
-        busy.task = busy.ready = actor.pid.remote()
+        busy.task = busy.ready = actor.start.remote()
         return busy
 
     def _give(self, busy: _Busy, queue: list[Piece]) -> None:
@@ -294,10 +295,15 @@ class _Fleet:
 
     def _lost(self, busy: _Busy, piece: Piece | None, queue: list[Piece], error: Exception) -> None:
         """Replace a lost actor; what it had goes to the next one, less what its shard holds."""
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, UsageError | RunFailedError):
-            raise cause  # the same everywhere: a plan for another device, a full disk
         self.lost += 1
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # it lives, and cannot do it
+            others = [b for b in self._actors if b is not busy and b.name not in self._refused]
+            if isinstance(error.cause, UsageError) and piece is None and others:
+                self._refused.add(busy.name)  # its node has another GPU, or none that can be used
+                self._ray.kill(busy.actor)
+                self._actors.remove(busy)
+                return
+            raise error.cause if isinstance(error.cause, Exception) else error
         self._losses += 1
         if self._losses > LOSSES_MAX:
             raise RunFailedError(

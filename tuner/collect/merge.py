@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.dataset.schema import SCHEMA_VERSION, TableInfo
+from perfmodel.dataset.schema import SCHEMA_VERSION, TableInfo, conform
 from perfmodel.errors import CorruptFileError, MissingDataError, ResumeMismatchError, RunFailedError
 from tuner.collect.plan_file import Item, Plan
 from tuner.collect.shard import Header, Row, Shard, read_shard, shard_files
@@ -125,7 +125,7 @@ def table_of(merged: Merged, *, partial: bool = False) -> tuple[pd.DataFrame, Ta
         gates=report.to_dict(),
         schema_version=SCHEMA_VERSION,
     )
-    return frame, info
+    return conform(frame).to_pandas(), info
 
 
 def raw_frame(merged: Merged) -> pd.DataFrame:

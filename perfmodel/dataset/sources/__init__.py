@@ -23,8 +23,8 @@ from perfmodel.dataset.registry import Dataset
 from perfmodel.errors import DataError
 
 NAMES = (
-    "aiconfigurator", "autoheuristic", "dejavu", "llmservingsim", "pipeweave", "tokamax",
-    "triton_grid",
+    "aiconfigurator", "autoheuristic", "collected", "dejavu", "llmservingsim", "pipeweave",
+    "tokamax", "triton_grid",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Compiling ahead: once, in processes, under the key that the launcher looks up on the GPU's host."""
+"""Compiling ahead: once, in processes, under the key that the launcher looks up on a GPU's host."""
 
 from __future__ import annotations
 

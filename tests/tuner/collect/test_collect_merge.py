@@ -11,7 +11,9 @@ import pytest
 
 from perfmodel.dataset import schema
 from perfmodel.dataset.outcome import Outcome
+from perfmodel.dataset.quality import apply_gates
 from perfmodel.dataset.registry import load_registry
+from perfmodel.dataset.sources import importer
 from perfmodel.errors import (
     CorruptFileError,
     DataError,
@@ -185,3 +187,23 @@ def test_an_entry_that_no_registry_would_take_is_refused(
     with pytest.raises(UsageError, match=words):
         publish(tmp_path / "t.parquet", str(tmp_path / "to"), entry=replace(ENTRY, **change))
     assert not (tmp_path / "to").exists()
+
+
+def test_a_published_table_is_imported_with_the_same_times(
+    plan: Plan, folder: Path, tmp_path: Path
+) -> None:
+    frame, info = table_of(gather(plan, folder))
+    schema.write(frame, tmp_path / "t.parquet", info)
+    registry = tmp_path / "registry.toml"
+    registry.write_text("registry_version = 1\n", encoding="utf-8")
+    publish(tmp_path / "t.parquet", str(tmp_path / "to"), entry=ENTRY, registry=registry)
+    dataset = load_registry(registry)["collected-h100"]
+    module = importer(dataset.importer)
+    assert hasattr(module, "read")
+    advanced: list[int] = []
+    found = module.read(dataset, [tmp_path / "to" / "collected-h100.parquet"], advanced.append)
+    gated, _ = apply_gates(found)
+    assert gated["latency_us"].equals(frame["latency_us"])
+    assert gated["outcome"].equals(frame["outcome"])
+    assert set(gated["source"]) == {"collected-h100"}
+    assert sum(advanced) == dataset.size_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tuner.collect.merge import gather
 from tuner.collect.plan_file import Plan
 
 submitit = pytest.importorskip("submitit", reason="the fleet on Slurm needs submitit")
+LocalJobEnvironment = submitit.local.local.LocalJobEnvironment
 
 
 @pytest.fixture
@@ -33,18 +36,18 @@ def test_jobs_measure_their_shards(plan: Plan, path: Path, table: Path, tmp_path
 def test_a_preempted_job_is_queued_again_and_goes_on(
     plan: Plan, path: Path, table: Path, tmp_path: Path
 ) -> None:
-    """submitit's local executor preempts as Slurm does, by signal, and starts the checkpoint."""
-    (job,) = submit(plan, path, str(tmp_path / "out"), device=f"replay:{table}?sleep_ms=400",
+    """Slurm preempts by a signal to the task; submitit's local executor then starts it again."""
+    (job,) = submit(plan, path, str(tmp_path / "out"), device=f"replay:{table}?sleep_ms=150",
                     cluster="local")  # fmt: skip
     shard = tmp_path / "out" / "shard-1-of-1.jsonl"
     for _ in range(600):
         if shard.exists() and shard.read_bytes().count(b'"row"') >= 2:
             break
         job.done()
-        import time  # noqa: PLC0415 - only here
-
         time.sleep(0.05)
-    job._interrupt(timeout=False)
+    controller = job._process.pid
+    (task,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+    os.kill(int(task), LocalJobEnvironment._usr_sig())
     assert "shard-1-of-1.jsonl" in job.result()
     merged = gather(plan, tmp_path / "out")
     assert not merged.missing
@@ -60,7 +63,7 @@ def test_a_checkpoint_is_the_same_job() -> None:
 
 
 def test_bad_parameters_are_errors(plan: Plan, path: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="use NAME=VALUE, e.g. slurm_partition=gpu"):
+    with pytest.raises(UsageError, match=r"use NAME=VALUE, e.g. slurm_partition=gpu"):
         submit(plan, path, "out", cluster="local", parameters=["gpu"])
     with pytest.raises(UsageError, match="cluster is 'pbs'; use one of: slurm, local"):
         submit(plan, path, "out", cluster="pbs")
