@@ -27,6 +27,7 @@ from tuner.collect.families import family_of
 from tuner.collect.fleet_ray import run_on_ray
 from tuner.collect.plan import Budget, make_plan
 from tuner.collect.plan_file import Plan, load_plan
+from tuner.collect.shard import read_shard, shard_files
 
 SCALING_MIN = 1.8
 
@@ -65,21 +66,27 @@ def drive(folder: Path, every: float) -> int:
 
 
 def scaling(folder: Path) -> float:
-    """Return how much faster two actors are than one, start-up left out."""
-    plan = plan_of(600, folder / "scaling.json")
+    """Return how much faster two actors are than one, from the moment that all are ready."""
+    plan = plan_of(1500, folder / "scaling.json")
     make_table(plan, folder / "scaling.parquet")
-    taken = {}
+    rates = {}
     for workers in (1, 2):
-        ready: list[float] = []
+        out = folder / f"scaling-{workers}"
+        ready: list[tuple[float, int]] = []
+
+        def note(_: int, out: Path = out, ready: list[tuple[float, int]] = ready) -> None:
+            rows = sum(len(read_shard(path).rows) for path in shard_files(out))
+            ready.append((time.monotonic(), rows))
+
         run_on_ray(
-            plan, str(folder / f"scaling-{workers}"), workers=workers,
+            plan, str(out), workers=workers, seen=note,
             device=f"replay:{folder / 'scaling.parquet'}?sleep_ms=20",
-            seen=lambda _, ready=ready: ready.append(time.monotonic()),
         )  # fmt: skip
-        taken[workers] = time.monotonic() - max(ready)
-        rate = len(plan.items) / taken[workers]
-        print(f"{workers} actor(s): {len(plan.items)} rows in {taken[workers]:.1f} s, {rate:.0f}/s")
-    return taken[1] / taken[2]
+        since, rows = ready[-1]
+        left, taken = len(plan.items) - rows, time.monotonic() - since
+        rates[workers] = left / taken
+        print(f"{workers} actor(s): {left:,} rows in {taken:.1f} s, {rates[workers]:.1f}/s")
+    return rates[2] / rates[1]
 
 
 def main() -> int:
