@@ -55,6 +55,7 @@ class CtaClass:
     epilogue_bytes: Array  # stored once per CTA
     spill_bytes: Array  # local memory written and read back
     longest_iterations: Array | None = None  # of the longest CTA, where they differ in length
+    chained: bool = False  # within a trip products wait for ordinary lanes, and those for products
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,10 @@ warps = st.sampled_from([1, 2, 4, 8, 16])
 
 
 def by_cta(cta: CtaClass) -> list[Field[Any]]:
-    """What a CTA is described by; those of a product are all alike, so none is the longest."""
+    """What a CTA of a product is counted by: all are alike, and no step waits for another."""
     assert cta.longest_iterations is None
-    return [item for item in fields(cta) if item.name != "longest_iterations"]
+    assert not cta.chained
+    return [item for item in fields(cta) if item.name not in ("longest_iterations", "chained")]
 
 
 def work(problem: Gemm, *configs: TileConfig, gpu: str = "a100-sxm4-80gb") -> Work:
