@@ -79,7 +79,7 @@ def scaling(folder: Path) -> float:
             ready.append((time.monotonic(), rows))
 
         run_on_ray(
-            plan, str(out), workers=workers, seen=note,
+            plan, str(out), workers=workers, seen=note, piece_seconds=20,
             device=f"replay:{folder / 'scaling.parquet'}?sleep_ms=20",
         )  # fmt: skip
         since, rows = ready[-1]

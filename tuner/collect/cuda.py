@@ -41,7 +41,7 @@ def cuda_bench(ordinal: int, plan: Plan) -> Bench:
     nvml = Nvml()
     return Bench(
         device=TimerDevice(CudaEvents(f"cuda:{ordinal}"), found.identity),
-        trials=CudaTrials(ordinal),
+        trials=KernelTrials(f"cuda:{ordinal}"),
         clocks=partial(_clocks, nvml, found.facts.index),
         compiler=compiler_name(),
         kernels=source_hashes(plan.items),
@@ -49,11 +49,14 @@ def cuda_bench(ordinal: int, plan: Plan) -> Bench:
     )
 
 
-class CudaTrials:
-    """Trials of the reference kernels; one problem's inputs are kept at a time."""
+class KernelTrials:
+    """Trials of the reference kernels on a torch device; one problem's inputs are kept at a time.
 
-    def __init__(self, ordinal: int) -> None:
-        self._device = f"cuda:{ordinal}"
+    On ``cpu`` they run in Triton's interpreter (``TRITON_INTERPRET=1``): correct, and no times.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._problem: PlannedProblem | None = None
         self._inputs: Tensors = {}
         self._refused: BaseException | None = None

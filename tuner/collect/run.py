@@ -95,11 +95,15 @@ def run_shard(
                 remaining_s=sum(seconds_of(item) for item in left),
                 tell=tell,
             )
+            beat.write("started")
             try:
                 measure(left, bench, plan, writer, beat, stopping, output)
             except Stopped:
                 state = beat.write("stopped")
                 raise stopped(stopping, state, path) from None
+            except DeviceLostError:
+                beat.write("device lost")
+                raise
             finally:
                 writer.sync()
                 output.send(path.name, final=True)

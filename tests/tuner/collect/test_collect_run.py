@@ -249,9 +249,9 @@ def test_a_heartbeat_says_how_far_and_how_long_still(
     monkeypatch.setattr("tuner.collect.heartbeat.EVERY_S", 0.0)
     told: list[Progress] = []
     run_shard(plan, bench, Output(tmp_path), tell=told.append)
-    assert [p.done for p in told[:3]] == [1, 2, 3]
-    assert told[0].eta_s is None
-    assert all(p.eta_s is not None for p in told[1:])
+    assert [p.done for p in told[:4]] == [0, 1, 2, 3]
+    assert told[0].eta_s is told[1].eta_s is None
+    assert all(p.eta_s is not None for p in told[2:])
     assert told[-1].eta_s == 0
     state = json.loads((tmp_path / "shard-1-of-1.heartbeat.json").read_text())
     assert state["done"] == state["total"] == len(plan.items)
