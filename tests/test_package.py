@@ -49,9 +49,10 @@ def test_the_base_install_needs_no_gpu_stack_and_no_trainer() -> None:
 
 def test_extras_bring_the_rest() -> None:
     extras = {extra: names(needs) for extra, needs in PROJECT["optional-dependencies"].items()}
-    assert extras["triton"] == {"triton", "torch"}
+    assert extras["triton"] == {"triton", "torch", "nvidia-ml-py"}
     assert extras["train"] == {"xgboost-cpu", "xgboost", "scikit-learn"}
-    assert set(extras) == {"triton", "train", "fleet", "report", "dev"}
+    assert extras["fleet"] == {"ray", "submitit", "fsspec"}
+    assert set(extras) == {"triton", "train", "fleet", "report", "bench", "dev"}
 
 
 def test_a_wheel_holds_the_packages_with_their_data_and_types(wheel: dict[str, str]) -> None:
