@@ -151,6 +151,8 @@ def _terms(e: ShapeEstimate, gpu: Gpu, dtype: str) -> dict[str, Column]:
         "tiling": e.tiling.astype(np.float64),
         "intensity_over_balance": _log2(e.flops / np.maximum(e.bytes_moved, 1.0) / balance),
         "footprint_over_l2": _log2(e.footprint_bytes / gpu.l2_bytes),
+        "wgmma": float(gpu.can("wgmma")),
+        "tmem": float(gpu.can("tmem")),
     }
 
 

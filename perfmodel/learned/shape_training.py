@@ -1,24 +1,71 @@
-"""From measured shapes to trees: log(measured / analytic) of kernels whose tile is unknown."""
+"""From measured shapes to trees, and from what they get wrong on held-out rows to intervals."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import DataError
-from perfmodel.learned.booster import Progress, TrainSpec, fit_trees
+from perfmodel.learned.booster import SEED, Progress, TrainSpec, fit_trees
 from perfmodel.learned.forest import Forest
+from perfmodel.learned.intervals import (
+    COVERAGE,
+    Calibration,
+    conformal_quantile,
+    log_error_target,
+)
+from perfmodel.learned.shape_features import SHAPE_SCHEMA
+from perfmodel.learned.shape_model import ShapeManifest, ShapeModel
 from perfmodel.learned.shape_table import ShapeRows
+from perfmodel.learned.training import library_versions
 
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 FP8_SPEC = TrainSpec("fp8", 600, 0, depth=8, learning_rate=0.05, columns_per_tree=0.8)
+"""PipeWeave's two GPUs: few rows, which trees of most columns interpolate best."""
+
+ANY_SPEC = TrainSpec(
+    "any-device", 400, 0, depth=8, learning_rate=0.07, columns_per_tree=0.4, rows_per_leaf=5.0
+)
+"""Trees that answer for every device: slow steps, since what they learn is asked elsewhere."""
+
+DEVICE_SPEC = TrainSpec(
+    "device", 200, 0, depth=8, learning_rate=0.1, columns_per_tree=0.5, rows_per_leaf=5.0
+)
+
+SPREAD_SPEC = TrainSpec("shape-spread", 60, 0, depth=5, learning_rate=0.1, rows_per_leaf=200.0)
+
+ANY_ROWS = 250_000
+"""So many rows, drawn at random, are plenty for the trees of every device."""
+
+SPREAD_ROWS = 150_000
+
+
+@dataclass(frozen=True)
+class ShapeHeads:
+    """Trees for any device and what each measured device adds."""
+
+    any_device: Forest
+    devices: Mapping[str, Forest]
+
+    def log_correction(self, rows: ShapeRows) -> Floats:
+        """Return log(measured / analytic) of rows, each by its device, (N,)."""
+        found = self.any_device.predict(rows.features)
+        for gpu, forest in self.devices.items():
+            here = rows.gpu == gpu
+            found[here] += forest.predict(rows.features[here])
+        return found
 
 
 def fit_shape(
-    rows: ShapeRows, spec: TrainSpec, progress: Progress | None = None, weight: Floats | None = None
+    rows: ShapeRows, spec: TrainSpec, progress: Progress | None = None, target: Floats | None = None
 ) -> Forest:
-    """Grow trees over all columns that answer log(measured / analytic) on any device.
+    """Grow trees over all columns that answer ``target``, by default log(measured / analytic).
 
     Raises:
         DataError: no rows.
@@ -26,5 +73,127 @@ def fit_shape(
     """
     if not len(rows):
         raise DataError("there is no measured row to train on; run: perfmodel data pull NAME")
-    weights = np.ones(len(rows)) if weight is None else weight
-    return fit_trees(rows.features, rows.target, weights, spec, spec.time_trees, progress)
+    wanted = rows.target if target is None else target
+    weights = np.ones(len(rows))
+    return fit_trees(rows.features, wanted, weights, spec, spec.time_trees, progress)
+
+
+def fit_any_device(
+    rows: ShapeRows, spec: TrainSpec = ANY_SPEC, progress: Progress | None = None
+) -> Forest:
+    """Grow the trees that answer for every device, from at most `ANY_ROWS` rows."""
+    return fit_shape(rows.take(drawn(len(rows), ANY_ROWS)), spec, progress)
+
+
+def fit_device(rows: ShapeRows, any_device: Forest, spec: TrainSpec = DEVICE_SPEC) -> Forest:
+    """Grow what one device adds to ``any_device``; ``rows`` are all of that device."""
+    remaining = rows.target - any_device.predict(rows.features)
+    return fit_shape(rows, spec, target=remaining)
+
+
+def fit_shape_heads(
+    rows: ShapeRows,
+    any_spec: TrainSpec = ANY_SPEC,
+    device_spec: TrainSpec = DEVICE_SPEC,
+    progress: Progress | None = None,
+) -> ShapeHeads:
+    """Train on all rows: trees for any device, then each device's own."""
+    tell = progress or (lambda _share: None)
+    any_device = fit_any_device(rows, any_spec, lambda share: tell(0.6 * share))
+    devices = {}
+    names = sorted(set(rows.gpu))
+    for i, gpu in enumerate(names):
+        devices[gpu] = fit_device(rows.take(rows.gpu == gpu), any_device, device_spec)
+        tell(0.6 + 0.4 * (i + 1) / len(names))
+    return ShapeHeads(any_device, devices)
+
+
+def drawn(count: int, most: int) -> NDArray[np.intp]:
+    """Return at most ``most`` of ``count`` row numbers, ascending, drawn with a fixed seed."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(SEED).choice(count, most, replace=False))
+
+
+def fit_spread(
+    rows: ShapeRows, error: Floats, groups: NDArray[np.int64], spec: TrainSpec = SPREAD_SPEC
+) -> tuple[Forest, float]:
+    """Return trees for the log difficulty of held-out rows, and its multiple for 90 %.
+
+    Args:
+        rows: rows that some model did not see.
+        error: |log(measured / predicted)| of them (N,).
+        groups: rows of equal number are held out together (a site, a device): the multiple is
+            taken on groups whose errors the trees did not see.
+        spec: of the trees.
+    """
+    pick = drawn(len(rows), SPREAD_ROWS)
+    features, error, groups, site = rows.features[pick], error[pick], groups[pick], rows.site[pick]
+    target = log_error_target(error)
+    numbers = np.unique(groups, return_inverse=True)[1]
+    half = np.random.default_rng(0).permutation(numbers.max() + 1)[numbers] % 2 == 0
+    quantiles = []
+    for train in (half, ~half):
+        if train.any() and not train.all():
+            forest = _spread(features[train], target[train], spec)
+            test = ~train
+            guess = forest.predict(features[test])
+            quantiles.append(conformal_quantile(error[test], guess, site[test]))
+    forest = _spread(features, target, spec)
+    if not quantiles:
+        quantiles = [conformal_quantile(error, forest.predict(features), site)]
+    return forest, float(np.mean(quantiles))
+
+
+def _spread(features: NDArray[np.float32], target: Floats, spec: TrainSpec) -> Forest:
+    return fit_trees(features, target, np.ones(len(target)), spec, spec.time_trees)
+
+
+def shape_model(
+    family: str,
+    rows: ShapeRows,
+    heads: ShapeHeads,
+    seen: tuple[ShapeRows, Floats],
+    unseen: tuple[ShapeRows, Floats],
+    *,
+    sources: Sequence[Mapping[str, Any]] = (),
+    accuracy: Mapping[str, Mapping[str, float]] | None = None,
+) -> ShapeModel:
+    """Put a model together from trained heads and what earlier folds got wrong.
+
+    Args:
+        family: ``gemm``, ``prefill``, ``decode``.
+        rows: what the heads were trained on.
+        heads: the trees.
+        seen: rows of held-out sites and |log(measured / predicted)| of each.
+        unseen: rows of devices left out and the same.
+        sources: what the rows come from.
+        accuracy: held-out figures by device.
+    """
+    spread, multiple = fit_spread(*seen, seen[0].site)
+    devices = np.unique(unseen[0].gpu.astype(str), return_inverse=True)[1].astype(np.int64)
+    unseen_spread, unseen_multiple = fit_spread(*unseen, devices)
+    low, high = rows.features.min(axis=0), rows.features.max(axis=0)
+    manifest = ShapeManifest(
+        family=family,
+        schema=SHAPE_SCHEMA,
+        version=f"{SHAPE_SCHEMA}-{family}",
+        features=rows.names,
+        sources=tuple(sources),
+        known=_by_gpu(rows, rows.dtype),
+        kernels=_by_gpu(rows, rows.kernel),
+        calibration=Calibration(COVERAGE, multiple, unseen_multiple),
+        ranges={
+            name: (float(a), float(b)) for name, a, b in zip(rows.names, low, high, strict=True)
+        },
+        accuracy=accuracy or {},
+        libraries=library_versions(),
+        spec={"any_device": asdict(ANY_SPEC), "device": asdict(DEVICE_SPEC)},
+    )
+    return ShapeModel(manifest, heads.any_device, heads.devices, spread, unseen_spread)
+
+
+def _by_gpu(rows: ShapeRows, names: NDArray[np.object_]) -> Mapping[str, tuple[str, ...]]:
+    return {
+        gpu: tuple(sorted(set(map(str, names[rows.gpu == gpu])))) for gpu in sorted(set(rows.gpu))
+    }

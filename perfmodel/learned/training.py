@@ -126,7 +126,7 @@ def fit_gemm(
         tiles=tuple(coverage.tiles.tolist()),
         probes=probe_features(),
         accuracy=_accuracy(table, held_out),
-        libraries=_versions(),
+        libraries=library_versions(),
         spec=asdict(spec),
     )
     model = GemmModel(manifest, heads.time, heads.rank, spread, fit_ceiling(table))
@@ -192,7 +192,8 @@ def _accuracy(table: FeatureTable, held_out: HeldOut) -> Mapping[str, Mapping[st
     return out
 
 
-def _versions() -> Mapping[str, str]:
+def library_versions() -> Mapping[str, str]:
+    """Return the installed versions of what training depends on, for the manifest."""
     found = {}
     for name in ("perfmodel", "numpy", "xgboost-cpu", "xgboost", "scikit-learn"):
         try:
