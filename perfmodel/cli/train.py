@@ -65,6 +65,51 @@ def gemm(
         _adapt(adapt, model, target)
 
 
+@app.command()
+def shape(
+    family: Annotated[
+        str, typer.Argument(help="gemm, prefill or decode: library kernels of unknown tile.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Manifest to write; the trees go beside it (.npz). Default: shape-FAMILY.json.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Train the model of a family's library kernels; intervals from sites and GPUs left out."""
+    from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
+    from perfmodel.evaluate import shape_training_data  # noqa: PLC0415 - start-up time
+    from perfmodel.learned.shape_artifact import save_shape_model  # noqa: PLC0415 - start-up time
+
+    target = out or Path(f"shape-{family}.json")
+    if target.suffix != ".json":
+        raise UsageError(f"--out is {str(target)!r}; give the manifest's name, ending in .json")
+    data = shape_training_data.shape_data(family, cache)
+    with show_progress() as (tell, _):
+        model = shape_training_data.train_shape(family, data, tell)
+    save_shape_model(model, target)
+    for source in model.manifest.sources:
+        typer.echo(
+            f"trained on {source['rows']:,} launches of {source['name']} ({source['dtype']})"
+        )
+    typer.echo("error on sites held out, and on whole GPUs left out:")
+    for cell, figures in model.accuracy.items():
+        typer.echo(
+            f"  {cell:42} mean {100 * figures['error_mean']:5.1f} %  "
+            f"median {100 * figures['error_median']:5.1f} %  {figures['rows']:>9,.0f} launches"
+        )
+    _wrote(target)
+
+
 def _train(target: Path, *, large: bool, cache: Path | None) -> None:
     from perfmodel.evaluate import training_data  # noqa: PLC0415 - start-up time
     from perfmodel.learned.artifact import save_model  # noqa: PLC0415 - start-up time

@@ -69,14 +69,17 @@ def load_library(run: Run, chosen: Selection, extra: tuple[str, ...] = ()) -> Li
     Raises:
         MissingDataError: its table is not imported; the message is the command to run.
     """
-    family = "gemm" if chosen.family == "gemm" else "attention"
-    columns = [*COLUMNS[family], *ROW_COLUMNS, *extra]
-    frame, dropped = chosen.load(columns, run.tables.cache)
+    frame, dropped = chosen.load([*columns_of(chosen.family), *extra], run.tables.cache)
     if run.quick:
         frame = frame.iloc[::8].reset_index(drop=True)
     train, test = (chosen.usable(frame, purpose) for purpose in (TRAIN, TEST))
     rows = shape_rows(frame)
     return Library(chosen.family, chosen.dtype, rows, frame, train, test, dropped)
+
+
+def columns_of(family: str) -> list[str]:
+    """Return the columns of an imported table that the features of ``family`` need."""
+    return [*COLUMNS["gemm" if family == "gemm" else "attention"], *ROW_COLUMNS]
 
 
 def fp8_pipeweave(run: Run) -> list[Record]:

@@ -31,7 +31,7 @@ HEADS = ("time", "rank", "spread", "ceiling")
 DELTA_HEADS = ("time", "rank")
 SHIPPED_GEMM = "gemm.json"
 
-_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a JSON file of another kind may raise."""
 
 _Arrays = Mapping[str, NDArray[Any]]
@@ -48,7 +48,7 @@ def save_model(model: GemmModel, manifest_path: Path) -> None:
         for head in HEADS
         for key, value in getattr(model, head).arrays().items()
     }
-    _write_pair({"kind": "model"} | _to_json(model.manifest), arrays, manifest_path)
+    write_pair({"kind": "model"} | _to_json(model.manifest), arrays, manifest_path)
 
 
 def save_adaptation(model: GemmModel, manifest_path: Path) -> None:
@@ -76,7 +76,7 @@ def save_adaptation(model: GemmModel, manifest_path: Path) -> None:
         "base_trees_sha256": model.trees_sha256,
         "devices": devices,
     }
-    _write_pair(text, arrays, manifest_path)
+    write_pair(text, arrays, manifest_path)
 
 
 def load_model(path: Path | None = None) -> GemmModel:
@@ -90,20 +90,20 @@ def load_model(path: Path | None = None) -> GemmModel:
     """
     if path is None:
         folder = files("perfmodel") / "models"
-        return _load(SHIPPED_GEMM, lambda name: _read(folder / name))
+        return _load(SHIPPED_GEMM, lambda name: read_file(folder / name))
     path = Path(path)
 
     def read_beside(name: str) -> bytes:
-        return _read(path.parent / name)
+        return read_file(path.parent / name)
 
-    text, arrays, digest = _read_pair(path.name, read_beside, str(path))
+    text, arrays, digest = read_pair(path.name, read_beside, str(path))
     if text.get("kind") != "adaptation":
         return _model(text, arrays, digest, str(path))
     return replace(_base_of(text, path), deltas=_deltas(text, arrays, str(path)))
 
 
 def _load(name: str, read_beside: _ReadBeside) -> GemmModel:
-    return _model(*_read_pair(name, read_beside, name), name)
+    return _model(*read_pair(name, read_beside, name), name)
 
 
 def _base_of(text: Mapping[str, Any], path: Path) -> GemmModel:
@@ -128,9 +128,9 @@ def _base_of(text: Mapping[str, Any], path: Path) -> GemmModel:
 def _model(text: Mapping[str, Any], arrays: _Arrays, digest: str, name: str) -> GemmModel:
     try:
         manifest = _from_json(text)
-    except _NOT_OURS as error:
+    except NOT_OURS as error:
         raise _no_manifest(name, error) from None
-    forests: dict[str, Any] = {head: _forest(arrays, head, name) for head in HEADS}
+    forests: dict[str, Any] = {head: forest_from(arrays, head, name) for head in HEADS}
     for head, forest in forests.items():
         if forest.features != len(manifest.features):
             raise ModelFileError(
@@ -144,8 +144,8 @@ def _deltas(text: Mapping[str, Any], arrays: _Arrays, name: str) -> dict[str, De
     try:
         return {
             str(gpu): DeviceDelta(
-                time=_forest(arrays, f"{gpu}/time", name),
-                rank=_forest(arrays, f"{gpu}/rank", name),
+                time=forest_from(arrays, f"{gpu}/time", name),
+                rank=forest_from(arrays, f"{gpu}/rank", name),
                 dtypes=tuple(map(str, about["dtypes"])),
                 seen=float(about["seen"]),
                 error_mean=float(about["error_mean"]),
@@ -153,11 +153,16 @@ def _deltas(text: Mapping[str, Any], arrays: _Arrays, name: str) -> dict[str, De
             )
             for gpu, about in text["devices"].items()
         }
-    except _NOT_OURS as error:
+    except NOT_OURS as error:
         raise _no_manifest(name, error) from None
 
 
-def _forest(arrays: _Arrays, prefix: str, name: str) -> Forest:
+def forest_from(arrays: _Arrays, prefix: str, name: str) -> Forest:
+    """Build one of the forests of a file called ``name``.
+
+    Raises:
+        ModelFileError: it is missing or not well formed.
+    """
     own = {k.removeprefix(f"{prefix}/"): v for k, v in arrays.items() if k.startswith(f"{prefix}/")}
     if not own:
         raise ModelFileError(f"the trees beside {name} hold no {prefix!r}")
@@ -167,7 +172,8 @@ def _forest(arrays: _Arrays, prefix: str, name: str) -> Forest:
         raise ModelFileError(f"the trees beside {name}: {error}") from None
 
 
-def _write_pair(text: Mapping[str, Any], arrays: _Arrays, path: Path) -> None:
+def write_pair(text: Mapping[str, Any], arrays: _Arrays, path: Path) -> None:
+    """Write manifest and trees, each whole or not at all; the former has the latter's checksum."""
     trees = _npz(arrays)
     trees_path = path.with_suffix(".npz")
     whole = {
@@ -182,26 +188,36 @@ def _write_pair(text: Mapping[str, Any], arrays: _Arrays, path: Path) -> None:
         part.write_text(json.dumps(whole, indent=1) + "\n")
 
 
-def _read_pair(
-    manifest_name: str, read_beside: _ReadBeside, shown: str
+def read_pair(
+    manifest_name: str,
+    read_beside: _ReadBeside,
+    shown: str,
+    wanted: str = GEMM_SCHEMA,
+    command: str = "perfmodel train gemm",
 ) -> tuple[Mapping[str, Any], _Arrays, str]:
+    """Return manifest, arrays and their checksum of a pair whose features are ``wanted``.
+
+    Raises:
+        ModelFileError: a file is missing, truncated, altered, or no model.
+        SchemaMismatchError: trained on other features than this version computes.
+    """
     raw = read_beside(manifest_name)
     try:
         text = json.loads(raw)
         if text["format"] != FORMAT:
             raise SchemaMismatchError(
                 f"model file {shown} has format {text['format']!r}, this version reads {FORMAT}; "
-                "train it again: perfmodel train gemm"
+                f"train it again: {command}"
             )
         trees_name, digest, schema = (str(text[k]) for k in ("trees", "trees_sha256", "schema"))
-    except _NOT_OURS as error:
+    except NOT_OURS as error:
         raise _no_manifest(shown, error) from None
     if Path(trees_name).name != trees_name:
         raise ModelFileError(f"{shown} names trees outside its own folder: {trees_name!r}")
-    if schema != GEMM_SCHEMA:
+    if schema != wanted:
         raise SchemaMismatchError(
             f"model {shown} was trained on features {schema!r}, this version computes "
-            f"{GEMM_SCHEMA!r}; train it again: perfmodel train gemm"
+            f"{wanted!r}; train it again: {command}"
         )
     trees = read_beside(trees_name)
     found = hashlib.sha256(trees).hexdigest()
@@ -218,7 +234,12 @@ def _read_pair(
     return text, arrays, found
 
 
-def _read(path: Any) -> bytes:
+def read_file(path: Any) -> bytes:
+    """Return the bytes of a model file.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
     try:
         return bytes(path.read_bytes())
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have

@@ -59,6 +59,8 @@ def gemm_shape_columns(p: GemmTable, gpu: Gpu, e: ShapeEstimate) -> dict[str, Co
         "n": _log2(n),
         "k": _log2(k),
         "aspect": _log2(m) - _log2(n),
+        "a_bits": float(p.a_dtype.bits),
+        "b_bits": float(p.b_dtype.bits),
         "k_rest64": np.mod(k, 64.0),
         "k_rest128": np.mod(k, 128.0),
     }
@@ -98,6 +100,7 @@ def attention_shape_columns(p: AttentionTable, gpu: Gpu, e: ShapeEstimate) -> di
         "causal": p.causal,
         "window": _log2(np.where(np.isinf(p.window), 2.0**30, p.window)),
         "window_over_kv": np.minimum(p.window / np.maximum(kv_longest, 1.0), 2.0),
+        "q_bits": float(p.dtype.bits),
         "kv_bits": float(p.kv_dtype.bits),
         "kv_over_l2": _log2(p.keys * p.kv_heads * (key + value) / l2),
         "head_kv_over_l2": _log2(kv_longest * (key + value) / l2),
@@ -113,10 +116,25 @@ def attention_shape_columns(p: AttentionTable, gpu: Gpu, e: ShapeEstimate) -> di
     return columns
 
 
-def kernel_columns(library: str, backend: str) -> dict[str, Column]:
-    """Return what the trees may know of whose kernel it is; versions and GPUs are no columns."""
+def kernel_columns(library: str, backend: str, block_scaled: bool) -> dict[str, Column]:
+    """Return what the trees may know of whose kernel it is; versions and GPUs are no columns.
+
+    ``block_scaled`` tells kernels with a scale per block of operands from those with one a tensor.
+    """
     columns: dict[str, Column] = {f"library_{name}": float(library == name) for name in LIBRARIES}
-    return columns | {f"backend_{name}": float(backend == name) for name in BACKENDS}
+    columns |= {f"backend_{name}": float(backend == name) for name in BACKENDS}
+    return columns | {"block_scaled": float(block_scaled)}
+
+
+def backend_on(backend: str, gpu: Gpu) -> str:
+    """Return which FlashAttention it is where a source does not say.
+
+    Version 3 needs Hopper's asynchronous products and version 4 Blackwell's, so that an NVIDIA
+    device with neither runs version 2.
+    """
+    if backend == "flash_attention" and gpu.vendor == "nvidia":
+        return backend if gpu.can("wgmma") or gpu.can("tmem") else "flash_attention_2"
+    return backend
 
 
 def shape_matrix(columns: dict[str, Column], rows: int) -> NDArray[np.float32]:

@@ -17,6 +17,7 @@ from perfmodel.hardware.gpu import Gpu
 from perfmodel.learned.shape_features import (
     Column,
     attention_shape_columns,
+    backend_on,
     gemm_shape_columns,
     kernel_columns,
     shape_matrix,
@@ -34,6 +35,9 @@ Names = NDArray[np.object_]
 LAUNCH_S = {"pipeweave-fp8": EVENT_TIMING_LAUNCH_S}
 """Sources that do not say how they timed: no launch of PipeWeave's takes less than 4.7 us, which
 is what events around it show; all others go below 3 us, as launches in a graph do."""
+
+BLOCK_SCALED = "fp8_block"
+"""Part of the names of kernels whose operands have a scale per block."""
 
 SITE_COLUMNS = {
     "gemm": ("n", "k"),
@@ -106,14 +110,16 @@ def shape_rows(frame: pd.DataFrame) -> ShapeRows:
     parts = []
     names: tuple[str, ...] = ()
     types = list(_DTYPES[family])
+    blocks = frame["kernel"].astype(str).str.contains(BLOCK_SCALED, regex=False)
     keys = ["gpu", "source", "library", "backend", *types]
-    for (gpu_name, source, library, backend, *dtypes), index in frame.groupby(
-        keys, observed=True, dropna=False
-    ).indices.items():
+    groups: Mapping[Any, Any] = frame.groupby(
+        [*keys, blocks.rename("block_scaled")], observed=True, dropna=False
+    ).indices
+    for (gpu_name, source, library, backend, *dtypes, scaled), index in groups.items():
         gpu = load_gpu(str(gpu_name))
         table = of(frame.iloc[index], _types(dtypes))
         columns, found = shape_columns(table, gpu, LAUNCH_S.get(str(source), CUDA_GRAPH_LAUNCH_S))
-        columns |= kernel_columns(str(library), str(backend))
+        columns |= kernel_columns(str(library), backend_on(str(backend), gpu), bool(scaled))
         names = tuple(columns)
         parts.append((index, shape_matrix(columns, len(index)), found.seconds, found.roofline_s))
     features = np.empty((count, len(names)), dtype=np.float32)
@@ -133,7 +139,7 @@ def shape_rows(frame: pd.DataFrame) -> ShapeRows:
         gpu=frame["gpu"].to_numpy(dtype=object),
         dtype=_dtype_names(frame, types[:2]),
         kernel=identity.to_numpy(dtype=object),
-        site=site.to_numpy(dtype=np.int64),
+        site=np.asarray(site, dtype=np.int64),
     )
 
 

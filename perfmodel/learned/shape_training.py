@@ -40,7 +40,7 @@ DEVICE_SPEC = TrainSpec(
 
 SPREAD_SPEC = TrainSpec("shape-spread", 60, 0, depth=5, learning_rate=0.1, rows_per_leaf=200.0)
 
-ANY_ROWS = 250_000
+ANY_ROWS = 200_000
 """So many rows, drawn at random, are plenty for the trees of every device."""
 
 SPREAD_ROWS = 150_000

@@ -1,0 +1,119 @@
+"""What ``perfmodel train shape`` trains on, and the folds that its intervals come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from perfmodel.dataset import store
+from perfmodel.errors import DataError, closest
+from perfmodel.evaluate.library import FAMILIES, columns_of, site_folds
+from perfmodel.evaluate.selection import TRAIN, Selection, selections
+from perfmodel.learned.booster import TrainSpec
+from perfmodel.learned.shape_model import ShapeModel
+from perfmodel.learned.shape_table import ShapeRows, shape_rows
+from perfmodel.learned.shape_training import (
+    ANY_SPEC,
+    DEVICE_SPEC,
+    fit_any_device,
+    fit_shape_heads,
+    shape_model,
+)
+from perfmodel.learned.training import Tell
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ShapeData:
+    """All rows of a family that may be trained on, and where they come from."""
+
+    rows: ShapeRows
+    sources: tuple[Mapping[str, Any], ...]
+
+
+def shape_data(family: str, cache: str | Path | None = None, *, every: int = 1) -> ShapeData:
+    """Load what a family's model learns from: each ``every``-th row of all its data types.
+
+    Raises:
+        DataError: there is no such family.
+        MissingDataError: its table is not imported; the message is the command to run.
+    """
+    chosen = [s for s in selections("shape-sites") if s.family == family]
+    if family not in FAMILIES or not chosen:
+        raise DataError(
+            f"no shape-level model is called {family!r}{closest(family, FAMILIES)}; "
+            f"use: {', '.join(FAMILIES)}"
+        )
+    parts = []
+    for part in chosen:
+        frame, _ = part.load(columns_of(family), cache)
+        parts.append(frame[part.usable(frame, TRAIN)].iloc[::every])
+    rows = shape_rows(pd.concat(parts, ignore_index=True))
+    return ShapeData(rows, _sources(chosen, parts, cache))
+
+
+def train_shape(
+    family: str,
+    data: ShapeData,
+    tell: Tell | None = None,
+    any_spec: TrainSpec = ANY_SPEC,
+    device_spec: TrainSpec = DEVICE_SPEC,
+) -> ShapeModel:
+    """Train on all rows; intervals from a fifth of the sites and from every device left out."""
+    rows, say = data.rows, tell or (lambda _what, _share: None)
+    gpus = sorted(set(map(str, rows.gpu)))
+    steps = len(gpus) + 2
+    held = site_folds(rows.site) == 0
+    say("a fifth of the sites held out", 0.0)
+    heads = fit_shape_heads(rows.take(~held), any_spec, device_spec)
+    sites = rows.take(held)
+    seen = sites.target - heads.log_correction(sites)
+    unseen = np.empty(len(rows))
+    for i, gpu in enumerate(gpus):
+        say(f"{gpu} left out", (i + 1) / steps)
+        here = np.asarray(rows.gpu == gpu, dtype=np.bool_)
+        forest = fit_any_device(rows.take(~here), any_spec)
+        unseen[here] = rows.target[here] - forest.predict(rows.features[here])
+    say("all rows", (steps - 1) / steps)
+    heads = fit_shape_heads(rows, any_spec, device_spec)
+    accuracy = _accuracy(sites, seen, "") | _accuracy(rows, unseen, "left-out/")
+    return shape_model(
+        family, rows, heads, (sites, np.abs(seen)), (rows, np.abs(unseen)),
+        sources=data.sources, accuracy=accuracy,
+    )  # fmt: skip
+
+
+def _accuracy(rows: ShapeRows, log_error: Floats, prefix: str) -> dict[str, dict[str, float]]:
+    """Held-out errors of each device and type, fractions of the measured time."""
+    error = np.abs(np.exp(-log_error) - 1.0)
+    found = {}
+    for gpu in sorted(set(map(str, rows.gpu))):
+        here = np.asarray(rows.gpu == gpu, dtype=np.bool_)
+        for dtype in ["", *sorted(set(map(str, rows.dtype[here])))]:
+            mask = here & (rows.dtype == dtype) if dtype else here
+            found[f"{prefix}{gpu}/{dtype}".rstrip("/")] = {
+                "error_mean": round(float(error[mask].mean()), 4),
+                "error_median": round(float(np.median(error[mask])), 4),
+                "rows": int(mask.sum()),
+            }
+    return found
+
+
+def _sources(
+    chosen: Sequence[Selection], parts: Sequence[pd.DataFrame], cache: str | Path | None
+) -> tuple[Mapping[str, Any], ...]:
+    imported = {entry.name: entry for entry in store.imported(cache)}
+    found = []
+    for part, frame in zip(chosen, parts, strict=True):
+        info = imported[part.table].info
+        files = dict(sorted(info.files.items())) if info else {}
+        found.append({"name": part.table, "dtype": part.dtype, "files": files, "rows": len(frame)})
+    return tuple(found)

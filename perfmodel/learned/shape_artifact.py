@@ -1,0 +1,87 @@
+"""Shape-level models as file pairs: ``shape-FAMILY.json`` to read, ``.npz`` beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from perfmodel.errors import ModelFileError
+from perfmodel.learned.artifact import NOT_OURS, forest_from, read_file, read_pair, write_pair
+from perfmodel.learned.intervals import Calibration
+from perfmodel.learned.shape_features import SHAPE_SCHEMA
+from perfmodel.learned.shape_model import ShapeManifest, ShapeModel
+
+KIND = "shape-model"
+HEADS = ("any_device", "spread", "unseen_spread")
+SHAPE_FAMILIES = ("gemm", "prefill", "decode")
+
+
+def save_shape_model(model: ShapeModel, manifest_path: Path) -> None:
+    """Write ``manifest_path`` (``NAME.json``) and the trees beside it, each whole or not at all."""
+    forests = {head: getattr(model, head) for head in HEADS}
+    forests |= {f"device/{gpu}": forest for gpu, forest in model.devices.items()}
+    arrays = {
+        f"{head}/{key}": value
+        for head, forest in forests.items()
+        for key, value in forest.arrays().items()
+    }
+    manifest = model.manifest
+    text = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
+    text |= {"kind": KIND, "calibration": manifest.calibration.to_dict()}
+    write_pair(text | {"devices": sorted(model.devices)}, arrays, manifest_path)
+
+
+def load_shape_model(family: str, path: Path | None = None) -> ShapeModel:
+    """Load a model of ``family`` (``gemm``, ``prefill``, ``decode``), by default the shipped one.
+
+    Raises:
+        ModelFileError: a file is missing, truncated, altered, or a model of something else.
+        SchemaMismatchError: trained on other features than this version computes.
+    """
+    folder: Any = files("perfmodel") / "models" if path is None else Path(path).parent
+    name = f"shape-{family}.json" if path is None else Path(path).name
+    shown = name if path is None else str(path)
+    text, arrays, digest = read_pair(
+        name, lambda beside: read_file(folder / beside), shown, SHAPE_SCHEMA,
+        f"perfmodel train shape {family}",
+    )  # fmt: skip
+    try:
+        if text["kind"] != KIND or text["family"] != family:
+            raise ModelFileError(
+                f"{shown} is a {text['kind']} of {text['family']}, not a {KIND} of {family}"
+            )
+        manifest = _manifest(text)
+        devices = [str(gpu) for gpu in text["devices"]]
+    except NOT_OURS as error:
+        raise ModelFileError(
+            f"{shown} is not a {KIND} manifest ({type(error).__name__}: {error})"
+        ) from None
+    heads: dict[str, Any] = {head: forest_from(arrays, head, shown) for head in HEADS}
+    own = {gpu: forest_from(arrays, f"device/{gpu}", shown) for gpu in devices}
+    for label, forest in {**heads, **own}.items():
+        if forest.features != len(manifest.features):
+            raise ModelFileError(
+                f"the {label} trees of {shown} take {forest.features} features, "
+                f"its manifest lists {len(manifest.features)}"
+            )
+    return ShapeModel(manifest, devices=own, trees_sha256=digest, **heads)
+
+
+def _manifest(text: Mapping[str, Any]) -> ShapeManifest:
+    return ShapeManifest(
+        family=str(text["family"]),
+        schema=str(text["schema"]),
+        version=str(text["version"]),
+        features=tuple(map(str, text["features"])),
+        sources=tuple(text["sources"]),
+        known={str(g): tuple(map(str, names)) for g, names in text["known"].items()},
+        kernels={str(g): tuple(map(str, names)) for g, names in text["kernels"].items()},
+        calibration=Calibration.from_dict(text["calibration"]),
+        ranges={str(n): (float(a), float(b)) for n, (a, b) in text["ranges"].items()},
+        accuracy=text["accuracy"],
+        libraries=text["libraries"],
+        spec=text["spec"],
+    )
