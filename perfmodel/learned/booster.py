@@ -20,6 +20,8 @@ Progress = Callable[[float], None]
 """Called with the share that is done, 0 to 1."""
 
 SEED = 20_240_814
+BAG_SEED = 1_000
+"""Apart from each other more than the seeds that a protocol counts up."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class TrainSpec:
     ``time_trees`` learn the time; their rows weigh (best / time), at least ``weight_floor``, since
     what matters most is the order near the best. ``rank_trees`` learn which of two configurations
     of a problem is faster, from pairs with one of the ``rank_pairs`` that are best so far.
+
+    With ``bags`` the time trees are that many forests, each grown with its own draws of rows and
+    columns, and their mean answers: what one forest makes up where data is thin, another does not.
     """
 
     name: str
@@ -44,11 +49,19 @@ class TrainSpec:
     rank_learning_rate: float = 0.08
     rank_columns_per_tree: float = 0.4
     rank_pairs: int = 6
+    bags: int = 1
     seed: int = SEED
 
 
 SHIPPED = TrainSpec(
-    "shipped", 600, 300, depth=8, learning_rate=0.07, columns_per_tree=0.5, rows_per_leaf=1.0
+    "shipped",
+    600,
+    300,
+    depth=8,
+    learning_rate=0.12,
+    columns_per_tree=0.5,
+    rows_per_leaf=1.0,
+    bags=2,
 )
 LARGE = TrainSpec(
     "large",
@@ -96,16 +109,26 @@ def fit_heads(table: FeatureTable, spec: TrainSpec, progress: Progress | None = 
     if not len(table):
         raise DataError("there is no measured row to train on; run: perfmodel data pull NAME")
     tell = progress or (lambda _share: None)
-    weight = near_best_weight(table, spec.weight_floor)
     trees = spec.time_trees + spec.rank_trees
-    time = fit_trees(
-        table.features, table.target, weight, spec, spec.time_trees,
-        lambda done: tell(done * spec.time_trees / trees),
-    )  # fmt: skip
+    time = _time_trees(table, spec, lambda done: tell(done * spec.time_trees / trees))
     rank = fit_preference(
         table, spec, progress=lambda done: tell((spec.time_trees + done * spec.rank_trees) / trees)
     )
     return Heads(time, rank, table.kinds(), Coverage.of(table))
+
+
+def _time_trees(table: FeatureTable, spec: TrainSpec, tell: Progress) -> Forest:
+    weight = near_best_weight(table, spec.weight_floor)
+    each = max(1, spec.time_trees // spec.bags)
+
+    def bag(number: int) -> Forest:
+        drawn = replace(spec, seed=spec.seed + BAG_SEED * number)
+        return fit_trees(
+            table.features, table.target, weight, drawn, each,
+            lambda done: tell((number + done) / spec.bags),
+        )  # fmt: skip
+
+    return Forest.mean_of([bag(number) for number in range(spec.bags)])
 
 
 def near_best_weight(table: FeatureTable, floor: float) -> Floats:

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -252,6 +252,33 @@ class Forest:
             roots=np.concatenate([self.roots, (other.roots + n).astype(np.int32)]),
             base=self.base + other.base,
             features=self.features,
+        )
+
+    @classmethod
+    def mean_of(cls, forests: Sequence[Forest]) -> Forest:
+        """Return a forest that answers the mean of ``forests``, equally many trees each.
+
+        Their trees take turns, so that the first ones are a rough answer of all.
+        """
+        if len(forests) == 1:
+            return forests[0]
+        share = np.float32(1.0 / len(forests))
+        trees = len(forests[0].roots)
+        parts = [f._part(i, i + 1) for i in range(trees) for f in forests]
+        starts = np.cumsum([0, *(len(p.threshold) for p in parts)])[:-1].astype(np.int32)
+        thresholds = [np.where(p.feature < 0, p.threshold * share, p.threshold) for p in parts]
+        lefts = [
+            np.where(p.feature < 0, -1, p.left + start)
+            for p, start in zip(parts, starts, strict=True)
+        ]
+        return cls(
+            threshold=np.concatenate(thresholds).astype(np.float32),
+            feature=np.concatenate([p.feature for p in parts]),
+            left=np.concatenate(lefts).astype(np.int32),
+            expected=np.concatenate([p.expected * share for p in parts]),
+            roots=starts,
+            base=float(np.mean([f.base for f in forests])),
+            features=forests[0].features,
         )
 
     def _part(self, first: int, last: int) -> Forest:

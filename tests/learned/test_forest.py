@@ -449,3 +449,15 @@ def test_altered_trees_are_refused_or_walked_to_an_end(data: st.DataObject) -> N
 def test_sums_of_different_widths_are_refused() -> None:
     with pytest.raises(ModelFileError, match="6 features"):
         grow(1, features=5).plus(replace(grow(2), base=0.0))
+
+
+def test_the_mean_of_forests_answers_their_mean_and_its_first_trees_are_of_all() -> None:
+    one, other = grow(1, trees=6), grow(2, trees=6)
+    both = Forest.mean_of([one, other])
+    rows = rows_for(one, 33)
+    wanted = (one.predict(rows) + other.predict(rows)) / 2
+    np.testing.assert_allclose(both.predict(rows), wanted, rtol=1e-5, atol=1e-5)
+    rough = (one.first(3).predict(rows) + other.first(3).predict(rows)) / 2
+    np.testing.assert_allclose(both.first(6).predict(rows), rough, rtol=1e-5, atol=1e-5)
+    parts = one.contributions(rows[0]) + other.contributions(rows[0])
+    np.testing.assert_allclose(both.contributions(rows[0]), parts / 2, rtol=1e-3, atol=1e-3)
