@@ -98,7 +98,7 @@ class Predictor:
         if not has_tile(problem):
             if config is not None:
                 require_tile(problem)
-            return library_prediction(problem, device)
+            return library_prediction(problem, device, learned=self.model is not None)
         family = family_of(problem)
         if config is None:
             space = family.candidates(problem, device)

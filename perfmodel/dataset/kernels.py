@@ -20,12 +20,12 @@ kernel, newest version first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
-from perfmodel.problems.library import LibraryKernel, nearest_kernel, version_key
+from perfmodel.problems.library import LibraryKernel
+from perfmodel.problems.library import stand_in as stand_in  # noqa: PLC0414 - part of this module
 
 UNNAMED = "default"
 """The backend of kernels that a source names only after its framework."""
@@ -68,23 +68,6 @@ def identities(frame: pd.DataFrame) -> dict[LibraryKernel, int]:
         LibraryKernel(*(_text(value) for value in identity)): int(rows)
         for identity, rows in zip(counts.index, counts, strict=True)
     }
-
-
-def stand_in(
-    wanted: LibraryKernel, known: Iterable[LibraryKernel]
-) -> tuple[LibraryKernel, str] | None:
-    """Return the known kernel that answers for ``wanted`` and why, in this module's order.
-
-    The reason is empty where it is what was asked for; None where nothing can answer.
-    """
-    listed = list(known)
-    if wanted.kernel is None:
-        named = [k for k in listed if k.kernel == wanted.backend]
-        if wanted.version is not None:
-            named = [k for k in named if k.version == wanted.version] or named
-        if named:
-            return max(named, key=lambda k: (version_key(k.version), str(k))), ""
-    return nearest_kernel(wanted, listed)
 
 
 def _text(value: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from perfmodel.analytic.shape import ShapeEstimate, ShapeTable, shape_estimate
 from perfmodel.errors import InvalidConfigError
 from perfmodel.families.base import TileProblem
+from perfmodel.families.library_model import LearnedShape, learned_shape
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import compulsory_floor_s, launch_floor_s, peak_tflops
 from perfmodel.notes import memory_notes
@@ -59,8 +60,8 @@ def table_of(problem: Problem) -> ShapeTable:
     return MemoryBoundTable.of_problems([problem])
 
 
-def library_prediction(problem: Problem, gpu: Gpu) -> Prediction:
-    """Predict a kernel of unknown tile by the shape-level estimate alone.
+def library_prediction(problem: Problem, gpu: Gpu, *, learned: bool = True) -> Prediction:
+    """Predict a kernel of unknown tile: by the model of its family, else by the estimate alone.
 
     Raises:
         UnsupportedDtypeError: the device has no arithmetic for the problem's type.
@@ -68,11 +69,16 @@ def library_prediction(problem: Problem, gpu: Gpu) -> Prediction:
     if not isinstance(problem, MemoryBound):
         require_dtype(problem.compute_dtype, gpu)
     table = table_of(problem)
+    model = learned_shape(problem, table, gpu) if learned and problem.flops else None
     overhead_s = launch_floor_s(gpu)
-    found = shape_estimate(table, gpu, launch_overhead_s=overhead_s, warm_l2=False)
-    floor_us = _floor_s(problem, gpu) * 1e6
-    latency_us = max(float(found.seconds[0]) * 1e6, floor_us)
-    low, high = SHAPE_LOG_INTERVAL
+    if model is None:
+        found = shape_estimate(table, gpu, launch_overhead_s=overhead_s, warm_l2=False)
+        seconds, (low, high) = float(found.seconds[0]), SHAPE_LOG_INTERVAL
+        floor_us = _floor_s(problem, gpu) * 1e6
+    else:
+        found, seconds, (low, high) = model.estimate, model.seconds, model.log_interval
+        floor_us = float(found.launch_s[0]) * 1e6  # its data repeats launches, operands in L2
+    latency_us = max(seconds * 1e6, floor_us)
     tflops = problem.flops / latency_us * 1e-6
     scale = latency_us / (float(found.seconds[0]) * 1e6)
     return Prediction(
@@ -92,8 +98,10 @@ def library_prediction(problem: Problem, gpu: Gpu) -> Prediction:
         },
         waves=None,
         occupancy=None,
-        basis="analytic",
-        notes=_notes(problem, found, gpu),
+        basis="analytic" if model is None else model.basis,
+        model=None if model is None else model.model,
+        expected_error=None if model is None else model.expected_error,
+        notes=_notes(problem, found, gpu, model),
     )  # fmt: skip
 
 
@@ -115,11 +123,13 @@ def _floor_s(problem: Problem, gpu: Gpu) -> float:
     )  # fmt: skip
 
 
-def _notes(problem: Problem, found: ShapeEstimate, gpu: Gpu) -> tuple[str, ...]:
+def _notes(
+    problem: Problem, found: ShapeEstimate, gpu: Gpu, model: LearnedShape | None
+) -> tuple[str, ...]:
     if not problem.compulsory_bytes:
         return ("no work: the time is the launch overhead alone",)
-    notes = []
-    if problem.backend is not None:
+    notes = [] if model is None else list(model.notes)
+    if problem.backend is not None and model is None:
         tiling = found.tiling_names[int(found.tiling[0])]
         notes.append(
             f"no model of {problem.backend} here: the analytic estimate answers, for tiles of "

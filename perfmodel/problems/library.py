@@ -86,6 +86,25 @@ def nearest_kernel(
     return None
 
 
+def stand_in(
+    wanted: LibraryKernel, known: Iterable[LibraryKernel]
+) -> tuple[LibraryKernel, str] | None:
+    """Return the known kernel that answers for ``wanted`` and why, in this module's order.
+
+    A backend alone also names a kernel of any library, as ``flash_attention_3`` does.
+
+    The reason is empty where it is what was asked for; None where nothing can answer.
+    """
+    listed = list(known)
+    if wanted.kernel is None:
+        named = [k for k in listed if k.kernel == wanted.backend]
+        if wanted.version is not None:
+            named = [k for k in named if k.version == wanted.version] or named
+        if named:
+            return max(named, key=lambda k: (version_key(k.version), str(k))), ""
+    return nearest_kernel(wanted, listed)
+
+
 def version_key(version: str | None) -> tuple[tuple[int, int | str], ...]:
     """Order versions by their numbers; a release candidate comes before its release."""
     parts = re.findall(r"\d+|[a-z]+", (version or "").lower())

@@ -1,0 +1,144 @@
+"""What a shape-level model says of a library kernel, and which data stands behind the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from perfmodel.analytic.shape import ShapeEstimate, ShapeTable
+from perfmodel.errors import ModelFileError, SchemaMismatchError
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.learned.shape_artifact import load_shape_model
+from perfmodel.learned.shape_features import backend_on, kernel_columns, shape_matrix
+from perfmodel.learned.shape_model import ShapeModel
+from perfmodel.learned.shape_table import shape_columns
+from perfmodel.prediction import Basis
+from perfmodel.problems import Problem
+from perfmodel.problems.attention import Attention
+from perfmodel.problems.gemm import Gemm
+from perfmodel.problems.library import LibraryKernel, stand_in
+
+BLOCK_SCALED_BACKENDS = frozenset({"deepgemm"})
+"""Backends whose 8-bit products have a scale per block in all data."""
+
+
+@dataclass(frozen=True)
+class LearnedShape:
+    """A learned answer: seconds, interval in log units, what it rests on."""
+
+    seconds: float
+    log_interval: tuple[float, float]
+    basis: Basis
+    model: str
+    expected_error: float | None
+    estimate: ShapeEstimate
+    notes: tuple[str, ...]
+
+
+def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape | None:
+    """Return what the shipped model of the problem's family says, ``None`` where it has nothing.
+
+    That is: no model of the family, no data type alike, no kernel that may stand in.
+    """
+    family = model_family(problem)
+    if family is None or problem.backend is None:
+        return None
+    model = shipped_shape_model(family)
+    if model is None:
+        return None
+    wanted = _dtype_name(problem)
+    dtype = nearest_dtype(model, gpu.name, wanted)
+    known = [LibraryKernel.parse(text) for text in model.known_kernels(gpu.name)]
+    found = stand_in(problem.backend, known)
+    if found is None and gpu.name in model.manifest.kernels:
+        everywhere = [LibraryKernel.parse(text) for text in model.known_kernels("")]
+        found = stand_in(problem.backend, everywhere)
+    if dtype is None or found is None:
+        return None
+    kernel, reason = found
+    notes = [reason] if reason else []
+    if dtype != wanted:
+        notes.append(f"no data of {wanted}: {dtype} stands in")
+    here = kernel in known and model.knows(gpu.name, dtype)
+    if gpu.name not in model.manifest.known:
+        notes.append(
+            f"nothing was measured on {gpu.name}: what other devices' data says, by the ratios of "
+            "what they have"
+        )
+    elif not model.knows(gpu.name, dtype):
+        notes.append(f"no data of {dtype} on {gpu.name}: what other devices' data says")
+    columns, estimate = shape_columns(table, gpu)
+    backend = kernel.kernel or kernel.backend
+    scaled = backend in BLOCK_SCALED_BACKENDS
+    columns |= kernel_columns(kernel.backend, backend_on(backend, gpu), scaled)
+    features = shape_matrix(columns, 1)
+    own = model.for_device(gpu.name)
+    seconds = float(estimate.seconds[0] * np.exp(own.log_correction(features)[0]))
+    exact = here and not notes
+    within = exact and bool(own.covers(features)[0])
+    low, high = own.log_interval(features, here)
+    accuracy = model.accuracy
+    entry = accuracy.get(f"{gpu.name}/{dtype}") if here else _left_out(model, dtype)
+    return LearnedShape(
+        seconds=seconds,
+        log_interval=(float(low[0]), float(high[0])),
+        basis="interpolated" if within else "extrapolated",
+        model=model.version,
+        expected_error=(entry or {}).get("error_mean"),
+        estimate=estimate,
+        notes=tuple(notes),
+    )
+
+
+def model_family(problem: Problem) -> str | None:
+    """Return the model that answers for a problem: ``gemm``, ``prefill`` or ``decode``."""
+    if isinstance(problem, Gemm):
+        return "gemm"
+    if isinstance(problem, Attention) and not problem.backward:
+        longest = max((q for q, _ in problem.items), default=0)
+        return "decode" if longest <= 1 else "prefill"
+    return None
+
+
+def nearest_dtype(model: ShapeModel, gpu_name: str, wanted: str) -> str | None:
+    """Return the measured type that answers for ``wanted``: itself, or the other 16-bit one."""
+    here = model.manifest.known.get(gpu_name)
+    everywhere = {name for names in model.manifest.known.values() for name in names}
+    candidates = (wanted, wanted.replace("fp16", "bf16"))
+    for known in (set(here or ()), everywhere):
+        for candidate in candidates:
+            if candidate in known:
+                return candidate
+    return None
+
+
+@lru_cache(maxsize=8)
+def shipped_shape_model(family: str) -> ShapeModel | None:
+    """Return the shipped model of a family, ``None`` where there is none that can be used."""
+    try:
+        return load_shape_model(family)
+    except (ModelFileError, SchemaMismatchError):
+        return None
+
+
+def _left_out(model: ShapeModel, dtype: str) -> Mapping[str, float]:
+    """Mean of the errors on devices that were left out, where they have that type."""
+    errors = [
+        figures["error_mean"]
+        for cell, figures in model.accuracy.items()
+        if cell.startswith("left-out/") and cell.endswith(f"/{dtype}")
+    ]
+    return {"error_mean": float(np.mean(errors))} if errors else {}
+
+
+def _dtype_name(problem: Problem) -> str:
+    if isinstance(problem, Gemm):
+        one, other = str(problem.a_dtype), str(problem.b_dtype or problem.a_dtype)
+    elif isinstance(problem, Attention):
+        one, other = str(problem.dtype), str(problem.kv_dtype or problem.dtype)
+    else:
+        return str(problem.dtype)
+    return one if one == other else f"{one}/{other}"
