@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfmodel.errors import ModelFileError, UsageError
 from perfmodel.hardware.catalog import load_gpu
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from perfmodel.learned.adapt import Gain
-
-Floats = NDArray[np.float64]
 
 POOL = 400
 """Problems to choose from, half of known models, half space-filling."""
@@ -71,9 +69,8 @@ def calibration_plan(
 ) -> Plan:
     """Plan the problems whose measurement says most about a GPU.
 
-    They are spread as far as can be over size, shape, reuse and alignment: each is the one farthest
-    from all before it. Of each, the model's best configurations, its uncertain ones and a spread of
-    the others are measured.
+    They stand for all in work and reuse (see `representatives`). Of each, the model's best
+    configurations, its uncertain ones and a spread of the others are measured.
 
     Raises:
         UsageError: fewer than two problems or configurations, or fewer to choose from.
@@ -91,7 +88,7 @@ def calibration_plan(
         pool = [Choice(origin, problem) for origin, problem in wanted]
     if len(pool) < problems:
         raise UsageError(f"there are {len(pool)} problems to choose from, not {problems}")
-    chosen = [pool[at] for at in spread_out(describe([c.problem for c in pool]), problems)]
+    chosen = [pool[at] for at in representatives([c.problem for c in pool], problems, seed)]
     planned = [
         plan_problem(family, c.origin, c.problem, gpu, configs, seed, settings, predictor,
                      c.configs)
@@ -162,33 +159,24 @@ def recorded_pool(table: Path, gpu: str) -> list[Choice]:
     ]
 
 
-def describe(problems: Sequence[Gemm]) -> Floats:
-    """Return what distinguishes problems for a device, (N, 6): sizes, work, reuse, alignment."""
-    rows = [
-        (
-            math.log2(max(p.m, 1)), math.log2(max(p.n, 1)), math.log2(max(p.k, 1)),
-            math.log2(max(p.flops, 1.0)),
-            2 * math.log2(max(p.flops, 1.0) / max(p.compulsory_bytes, 1.0)),
-            math.log2(p.a_vector_bytes) + math.log2(p.b_vector_bytes),
-        )
-        for p in problems
-    ]  # fmt: skip
-    return np.array(rows, dtype=np.float64).reshape(len(rows), 6)
+def representatives(problems: Sequence[Gemm], count: int, seed: int) -> list[int]:
+    """Return the positions of ``count`` problems that stand for all.
 
-
-def spread_out(points: Floats, count: int) -> list[int]:
-    """Return ``count`` rows that cover all: the one nearest the middle, then always the farthest.
-
-    A column counts in proportion to the points' own spread in it.
+    One is drawn from each of ``count`` strata of equal size: by operations, and within these by
+    operations per compulsory byte. Strata keep the pool's own density. On recorded H100 problems,
+    20 drawn so gave better picks than 20 at random, and far better ones than the 20 farthest apart
+    or the middles of 20 clusters: the odd ones out say little of the others.
     """
-    spread = points.std(axis=0)
-    scaled = (points - points.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    chosen = [int((scaled**2).sum(axis=1).argmin())]
-    distance = np.full(len(scaled), np.inf)
-    while len(chosen) < count:
-        distance = np.minimum(distance, ((scaled - scaled[chosen[-1]]) ** 2).sum(axis=1))
-        distance[chosen] = -1.0
-        chosen.append(int(distance.argmax()))
+    draw = random.Random(f"{seed} calibration")
+    work = np.array([p.flops for p in problems])
+    reuse = np.array([p.flops / max(p.compulsory_bytes, 1.0) for p in problems])
+    bands = max(round(math.sqrt(count)), 1)
+    cells = [len(part) for part in np.array_split(np.arange(count), bands)]
+    by_work = np.array_split(np.argsort(work, kind="stable"), bands)
+    chosen: list[int] = []
+    for rows, parts in zip(by_work, cells, strict=True):
+        ordered = rows[np.argsort(reuse[rows], kind="stable")]
+        chosen += [int(draw.choice(cell)) for cell in np.array_split(ordered, parts)]
     return chosen
 
 

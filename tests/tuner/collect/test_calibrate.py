@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,13 @@ from perfmodel.errors import ModelFileError, UsageError
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.learned.artifact import load_model
 from perfmodel.predictor import Predictor
+from perfmodel.problems.gemm import Gemm
 from tuner.collect.bench import Bench, NamedTrials
 from tuner.collect.calibrate import (
     calibrate,
     calibration_plan,
     recorded_pool,
-    spread_out,
+    representatives,
 )
 from tuner.collect.families import family_of
 from tuner.collect.output import Output
@@ -74,22 +77,19 @@ def test_without_a_trained_model_nothing_is_measured(bench: Bench, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-@given(st.integers(2, 30), st.integers(0, 1000))
-def test_chosen_points_reach_all_within_twice_the_least_distance(count: int, seed: int) -> None:
-    """Gonzalez's bound for farthest-point selection, against any other choice."""
-    points = np.random.default_rng(seed).normal(size=(60, 3))
-    chosen = spread_out(points, count)
+@given(st.integers(2, 40), st.integers(0, 1000), st.integers(40, 90))
+def test_problems_of_every_amount_of_work_are_chosen_each_once(
+    count: int, seed: int, pool: int
+) -> None:
+    draw = random.Random(seed)
+    problems = [Gemm(*(2 ** draw.randint(4, 13) for _ in range(3))) for _ in range(pool)]
+    chosen = representatives(problems, count, seed)
     assert len(set(chosen)) == count
-
-    def reach(rows: list[int]) -> float:
-        scaled = points / points.std(axis=0)
-        away = ((scaled[:, None] - scaled[None, rows]) ** 2).sum(axis=2).min(axis=1)
-        return float(away.max())
-
-    others = [
-        reach(list(np.random.default_rng(i).choice(60, count, replace=False))) for i in range(9)
-    ]
-    assert reach(chosen) <= 2**2 * min(others)
+    assert chosen == representatives(problems, count, seed)
+    ranks = np.argsort(np.argsort([p.flops for p in problems], kind="stable"), kind="stable")
+    bands = round(math.sqrt(count))
+    for band in np.array_split(np.arange(pool), bands):
+        assert any(ranks[row] in band for row in chosen)
 
 
 def test_calibration_problems_differ_in_size_and_shape() -> None:
