@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -427,7 +426,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         with suppress(ImportError, AttributeError):
             found = _by_name(self.module, qualified)
         if found is not self:
-            raise pickle.PicklingError(
+            raise TypeError(
                 f"kernel {self.module}.{qualified} cannot be found by its name; define it at the "
                 "top level of a module to send it to another process"
             )

@@ -394,7 +394,7 @@ def test_ca12_a_kernel_of_a_module_keeps_its_decisions_through_a_pickle(tmp_path
 
 def test_a_local_kernel_says_how_to_be_pickled(make_stub, config):
     kernel = tuner.autotune(blocks(config, 1, 2), key=["n"])(make_stub())
-    with pytest.raises(pickle.PicklingError, match="top level"):
+    with pytest.raises(TypeError, match="top level"):
         pickle.dumps(kernel)
 
 
