@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfmodel.errors import UsageError, closest
-from perfmodel.evaluate import cost, gemm, grid, intervals, legality, library
+from perfmodel.evaluate import cost, gemm, grid, intervals, legality, library, winners
 from perfmodel.evaluate.answers import Tell, Trainer
 from perfmodel.evaluate.baselines import gemm_baselines
 from perfmodel.evaluate.records import LARGE as LARGE_NAME
@@ -37,12 +37,14 @@ _TABLES = {
     "grid-loso": (MM, GRID),
     "grid-zero": (MM, GRID),
     "legality": (GRID,),
-    **dict.fromkeys(library.PROTOCOLS, ()),  # those load the columns and rows they need
+    **dict.fromkeys(
+        [*library.PROTOCOLS, *winners.PROTOCOLS], ()
+    ),  # those load the columns and rows they need
 }
 
 PROTOCOLS: Mapping[str, Protocol] = {
     name: Protocol(name, function, _TABLES.get(name, (MM,)))
-    for module in (gemm, grid, legality, library, intervals, cost)
+    for module in (gemm, grid, legality, library, winners, intervals, cost)
     for name, function in module.PROTOCOLS.items()
 }
 
