@@ -10,8 +10,20 @@ from perfmodel.errors import InvalidProblemError, UsageError, closest
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.dtypes import parse_dtype
+from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import TileConfig
-from tuner.kernels import attention, decode
+from tuner.kernels import (
+    attention,
+    decode,
+    gemm,
+    gemm_persistent,
+    gemm_scaled,
+    gemm_split_k,
+    gemm_weight_only,
+    inputs,
+    references,
+    spaces,
+)
 from tuner.kernels.execution import (
     Tensors,
     Tolerance,
@@ -20,10 +32,7 @@ from tuner.kernels.execution import (
     execute,
     tolerance_of,
 )
-from tuner.kernels.inputs import attention_inputs
 from tuner.kernels.launch import Plan
-from tuner.kernels.references import attention_reference
-from tuner.kernels.spaces import attention_space, decode_space
 
 if TYPE_CHECKING:
     import torch
@@ -85,10 +94,10 @@ class ReferenceKernel:
         On a CPU this needs Triton's interpreter (``TRITON_INTERPRET=1``).
         """
         plan = self.planned(problem, config)
-        inputs = self.inputs(problem, seed, device)
-        tensors = {**inputs, **allocate(plan, device, marked=True)}
+        given = self.inputs(problem, seed, device)
+        tensors = {**given, **allocate(plan, device, marked=True)}
         execute(plan, tensors)
-        wanted = self.reference(problem, inputs)
+        wanted = self.reference(problem, given)
         for name in plan.outputs:
             wrong = disagreement(tensors[name], wanted[name], self.tolerance(problem))
             if wrong is not None:
@@ -100,16 +109,84 @@ def _attention_tolerance(problem: Attention) -> Tolerance:
     return tolerance_of(problem.compute_dtype, parse_dtype(problem.out_dtype or ""))
 
 
+def _gemm_tolerance(problem: Gemm) -> Tolerance:
+    return tolerance_of(problem.compute_dtype, parse_dtype(problem.out_dtype or ""), roundings=0)
+
+
+def _weight_only_tolerance(problem: Gemm) -> Tolerance:
+    return tolerance_of(problem.compute_dtype, parse_dtype(problem.out_dtype or ""))
+
+
+GEMM_EXAMPLES = tuple(Gemm(4096, 4096, 4096, a_dtype=name) for name in gemm.OPERANDS)
+
 KERNELS: tuple[ReferenceKernel, ...] = (
     ReferenceKernel(
-        "attention", "attention", attention.refuses, attention.plan, attention_space,
-        attention_inputs, attention_reference, _attention_tolerance,
-        examples=(Attention(1, 1024, q_heads=8, head_dim=128),),
+        "gemm", "gemm", gemm.refuses, gemm.plan, spaces.gemm_space,
+        inputs.gemm_inputs, references.gemm_reference, _gemm_tolerance,
+        examples=(
+            *GEMM_EXAMPLES,
+            Gemm(4096, 4096, 4096, a_layout="col", b_layout="col"),
+            Gemm(4095, 4095, 4095, a_dtype="fp16"),
+        ),
     ),
     ReferenceKernel(
-        "attention_decode", "attention", decode.refuses, decode.plan, decode_space,
-        attention_inputs, attention_reference, _attention_tolerance,
-        examples=(Attention(8, 1, 4096, q_heads=32, kv_heads=8, page_size=16),),
+        "gemm_persistent", "gemm", gemm_persistent.refuses, gemm_persistent.plan,
+        spaces.persistent_space, inputs.gemm_inputs, references.gemm_reference, _gemm_tolerance,
+        examples=(Gemm(8192, 8192, 4096), Gemm(8192, 8192, 4096, a_dtype="fp8_e4m3")),
+    ),
+    ReferenceKernel(
+        "gemm_split_k", "gemm", gemm_split_k.refuses, gemm_split_k.plan, spaces.split_k_space,
+        inputs.gemm_inputs, references.gemm_reference, _gemm_tolerance,
+        examples=(Gemm(64, 4096, 8192), Gemm(64, 4096, 8192, a_dtype="fp8_e4m3")),
+    ),
+    ReferenceKernel(
+        "gemm_row_scaled", "gemm", gemm_scaled.refuses, gemm_scaled.plan_rows, spaces.gemm_space,
+        inputs.row_scaled_inputs, references.row_scaled_reference, _gemm_tolerance,
+        examples=(
+            Gemm(4096, 4096, 4096, a_dtype="fp8_e4m3", b_layout="col"),
+            Gemm(4096, 4096, 4096, a_dtype="int8", b_layout="col", out_dtype="bf16"),
+        ),
+    ),
+    ReferenceKernel(
+        "gemm_block_scaled", "gemm", gemm_scaled.refuses, gemm_scaled.plan_blocks,
+        spaces.scaled_space, inputs.block_scaled_inputs, references.block_scaled_reference,
+        _gemm_tolerance,
+        examples=(Gemm(4096, 4096, 4096, a_dtype="fp8_e4m3", b_layout="col"),),
+    ),
+    ReferenceKernel(
+        "gemm_weight_only", "gemm", gemm_weight_only.refuses, gemm_weight_only.plan,
+        spaces.scaled_space, inputs.weight_only_inputs, references.weight_only_reference,
+        _weight_only_tolerance,
+        examples=(
+            Gemm(64, 4096, 4096, a_dtype="bf16", b_dtype="int8"),
+            Gemm(64, 4096, 4096, a_dtype="bf16", b_dtype="int4"),
+        ),
+    ),
+    ReferenceKernel(
+        "attention", "attention", attention.refuses, attention.plan, spaces.attention_space,
+        inputs.attention_inputs, references.attention_reference, _attention_tolerance,
+        examples=(
+            Attention(1, 4096, q_heads=32, kv_heads=8, head_dim=128),
+            Attention(1, 4096, q_heads=32, head_dim=64, causal=False, dtype="fp16"),
+            Attention(1, 4096, q_heads=8, head_dim=128, window=1024),
+            Attention(1, 4096, q_heads=8, head_dim=256),
+            Attention(1, 4096, q_heads=8, head_dim=512),
+            Attention(1, 4096, q_heads=8, head_dim=16),
+            Attention(q_len=[1000, 3000], q_heads=8, head_dim=80),
+            Attention(1, 4096, q_heads=8, head_dim=128, dtype="fp8_e4m3"),
+        ),
+    ),
+    ReferenceKernel(
+        "attention_decode", "attention", decode.refuses, decode.plan, spaces.decode_space,
+        inputs.attention_inputs, references.attention_reference, _attention_tolerance,
+        examples=(
+            Attention(8, 1, 4096, q_heads=32, kv_heads=8, page_size=16),
+            Attention(8, 1, 4096, q_heads=32, kv_heads=8, page_size=16, kv_dtype="fp8_e4m3"),
+            Attention(
+                8, 1, 4096, q_heads=16, kv_heads=1, head_dim=576, v_head_dim=512, page_size=64,
+                shared_kv=True,
+            ),
+        ),
     ),
 )  # fmt: skip
 """All of them, in a fixed order."""

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.dtypes import DType, parse_dtype
+from perfmodel.problems.gemm import Gemm
 from tuner.kernels.execution import Tensors, torch_dtype
+from tuner.kernels.gemm_scaled import SCALE_BLOCK
+from tuner.kernels.gemm_weight_only import SCALE_GROUP
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +95,58 @@ def attention_inputs(problem: Attention, seed: int = 0, device: str = "cpu") -> 
     return tensors
 
 
+def gemm_inputs(problem: Gemm, seed: int = 0, device: str = "cpu") -> Tensors:
+    """A [batch, m, k] and B [batch, k, n] with the problem's layouts and strides.
+
+    4-bit weights are bytes of two: [k / 2, ldb] or, column by column, [n, ldb / 2].
+    """
+    source, b_dtype = Source(seed, device), parse_dtype(problem.b_dtype or "")
+    m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    return {
+        "a": _matrices(source, batch, m, k, problem.a_layout, problem.lda or 0, problem.a_dtype),
+        "b": _matrices(source, batch, k, n, problem.b_layout, problem.ldb or 0, b_dtype),
+    }
+
+
+def _matrices(
+    source: Source, batch: int, rows: int, cols: int, layout: str, pitch: int, dtype: DType
+) -> torch.Tensor:
+    if dtype.bits == 4:
+        shape = (-(-rows // 2), pitch) if layout == "row" else (cols, -(-pitch // 2))
+        return source.normal(shape, dtype)
+    if layout == "row":
+        return source.normal((batch, rows, pitch), dtype)[:, :, :cols]
+    return source.normal((batch, cols, pitch), dtype)[:, :, :rows].transpose(1, 2)
+
+
+def row_scaled_inputs(problem: Gemm, seed: int = 0, device: str = "cpu") -> Tensors:
+    """8-bit operands and a scale per row of A and column of B."""
+    source = Source(seed + 1, device)
+    return gemm_inputs(problem, seed, device) | {
+        "a_scale": source.positive((problem.m,), 0.1),
+        "b_scale": source.positive((problem.n,), 0.1),
+    }
+
+
+def block_scaled_inputs(problem: Gemm, seed: int = 0, device: str = "cpu") -> Tensors:
+    """8-bit operands, a scale per row and 128 of K of A, and per 128 x 128 of B."""
+    source = Source(seed + 1, device)
+    steps, cols = (-(-size // SCALE_BLOCK) for size in (problem.k, problem.n))
+    return gemm_inputs(problem, seed, device) | {
+        "a_scale": source.positive((problem.m, steps), 0.1),
+        "b_scale": source.positive((steps, cols), 0.1),
+    }
+
+
+def weight_only_inputs(problem: Gemm, seed: int = 0, device: str = "cpu") -> Tensors:
+    """16-bit activations, integer weights and a scale per 128 of K and column."""
+    source, bits = Source(seed + 1, device), parse_dtype(problem.b_dtype or "").bits
+    scale = source.positive((-(-problem.k // SCALE_GROUP), problem.n), 2.0 ** (1 - bits))
+    return gemm_inputs(problem, seed, device) | {
+        "b_scale": scale.to(torch_dtype(problem.a_dtype)),
+    }
+
+
 def page_table(problem: Attention, source: Source) -> torch.Tensor:
     """Return the pages of every sequence, [batch, pages of the longest], int32, -1 for none."""
     import torch  # noqa: PLC0415 - optional extra
@@ -109,4 +164,7 @@ def page_table(problem: Attention, source: Source) -> torch.Tensor:
     return table
 
 
-__all__ = ["Source", "attention_inputs", "page_table", "starts"]
+__all__ = [
+    "Source", "attention_inputs", "block_scaled_inputs", "gemm_inputs", "page_table",
+    "row_scaled_inputs", "starts", "weight_only_inputs",
+]  # fmt: skip

@@ -1,5 +1,6 @@
 """What every kernel should give, in float64, written for clarity and not for speed."""
 
+# ruff: noqa: ARG001 - every reference takes the problem and its inputs, whichever it needs
 from __future__ import annotations
 
 import math
@@ -7,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from perfmodel.problems.attention import Attention
+from perfmodel.problems.dtypes import parse_dtype
+from perfmodel.problems.gemm import Gemm
 from tuner.kernels.execution import Tensors
 
 if TYPE_CHECKING:
@@ -77,4 +80,49 @@ def _visible(problem: Attention, scores: torch.Tensor) -> torch.Tensor:
     return seen
 
 
-__all__ = ["attention_reference"]
+def gemm_reference(problem: Gemm, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+    """A B of every matrix of the batch."""
+    return {"c": inputs["a"].double() @ inputs["b"].double()}
+
+
+def row_scaled_reference(problem: Gemm, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+    """diag(a_scale) A B diag(b_scale)."""
+    product = gemm_reference(problem, inputs)["c"]
+    return {"c": product * inputs["a_scale"].double()[:, None] * inputs["b_scale"].double()}
+
+
+def block_scaled_reference(problem: Gemm, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+    """A B with every block of 128 multiplied by its scale first."""
+    a_scale = _spread(inputs["a_scale"], problem.k, dim=1)
+    b_scale = _spread(_spread(inputs["b_scale"], problem.k, dim=0), problem.n, dim=1)
+    return {"c": (inputs["a"].double() * a_scale) @ (inputs["b"].double() * b_scale)}
+
+
+def weight_only_reference(problem: Gemm, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+    """A times the weights, unpacked where they are 4-bit, times their scales."""
+    weights = inputs["b"]
+    if parse_dtype(problem.b_dtype or "").bits == 4:
+        weights = _unpacked(problem, weights)
+    scale = _spread(inputs["b_scale"], problem.k, dim=0)
+    return {"c": inputs["a"].double() @ (weights.double() * scale)}
+
+
+def _spread(scales: torch.Tensor, size: int, dim: int) -> torch.Tensor:
+    """Repeat each scale over the 128 elements it stands for."""
+    return scales.double().repeat_interleave(128, dim=dim).narrow(dim, 0, size)
+
+
+def _unpacked(problem: Gemm, packed: torch.Tensor) -> torch.Tensor:
+    """B [k, n] of bytes that hold two 4-bit rows each, the even one in the low half."""
+    import torch  # noqa: PLC0415 - optional extra
+
+    stored = packed if problem.b_layout == "row" else packed.T
+    halves = torch.stack((stored & 15, stored >> 4), dim=1).to(torch.int8)
+    signed = torch.where(halves > 7, halves - 16, halves)
+    return signed.reshape(-1, stored.shape[1])[: problem.k, : problem.n]
+
+
+__all__ = [
+    "attention_reference", "block_scaled_reference", "gemm_reference", "row_scaled_reference",
+    "weight_only_reference",
+]  # fmt: skip

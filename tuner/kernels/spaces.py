@@ -11,8 +11,15 @@ from itertools import product
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.dtypes import parse_dtype
+from perfmodel.problems.gemm import Gemm
+from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.tiling.config import TileConfig
 from perfmodel.tiling.legality import require_dtype
+from perfmodel.tiling.resources import gemm_resources
+from perfmodel.tiling.space import candidate_configs
+from tuner.kernels.gemm import tiles_of
+from tuner.kernels.gemm_persistent import PROGRAMS
+from tuner.kernels.gemm_scaled import SCALE_BLOCK
 from tuner.kernels.launch import padded_dim
 
 QUERY_TILES = (16, 32, 64, 128, 256)
@@ -25,7 +32,44 @@ FRAGMENT_MIN, FRAGMENT_MAX = 16, 288
 """Accumulators and scores that a thread may hold: with fewer than one instruction's worth the loop
 is all overhead; with more than its 255 registers they spill."""
 
+SPLITS_OF_K = (2, 4, 8, 16)
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def gemm_space(problem: Gemm, gpu: Gpu) -> list[TileConfig]:
+    """Tiles of the plain matrix product: `perfmodel.tiling.space.candidate_configs`."""
+    return list(candidate_configs(problem, gpu).configs)
+
+
+def persistent_space(problem: Gemm, gpu: Gpu) -> list[TileConfig]:
+    """Tiles with as many programs as fit the device at once, where there are more tiles."""
+    table = candidate_configs(problem, gpu)
+    resident = gemm_resources(GemmTable.of(problem), table, gpu).occupancy
+    found = []
+    for config, per_sm in zip(table.configs, resident, strict=True):
+        programs = gpu.sm_count * max(int(per_sm), 1)
+        if programs < tiles_of(problem, config):
+            found.append(replace(config, extras=((PROGRAMS, programs),)))
+    return found
+
+
+def split_k_space(problem: Gemm, gpu: Gpu) -> list[TileConfig]:
+    """Tiles and how many parts K is cut into, where tiles alone do not fill the device.
+
+    A part has at least two steps of block_k.
+    """
+    return [
+        replace(config, split_k=splits)
+        for config in candidate_configs(problem, gpu).configs
+        for splits in SPLITS_OF_K
+        if splits * tiles_of(problem, config) <= 4 * gpu.sm_count
+        and 2 * splits * config.block_k <= problem.k
+    ]
+
+
+def scaled_space(problem: Gemm, gpu: Gpu) -> list[TileConfig]:
+    """Tiles whose block_k divides the 128 elements that share a scale."""
+    return [c for c in candidate_configs(problem, gpu).configs if SCALE_BLOCK % c.block_k == 0]
 
 
 def attention_space(problem: Attention, gpu: Gpu) -> list[TileConfig]:
@@ -92,4 +136,7 @@ def _cover(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-__all__ = ["attention_space", "decode_space"]
+__all__ = [
+    "attention_space", "decode_space", "gemm_space", "persistent_space", "scaled_space",
+    "split_k_space",
+]  # fmt: skip

@@ -64,7 +64,7 @@ class Database:
         self._file: sqlite3.Connection | None = None
         self._memory: sqlite3.Connection | None = None
         self._pending = 0
-        self._blocked_until = float("-inf")
+        self._blocked_until = {"read": float("-inf"), "write": float("-inf")}
         self.trouble: str | None = None
         self.lock = threading.RLock()
         self.pid = os.getpid()
@@ -82,16 +82,17 @@ class Database:
     def write(self, table: Table, rows: Sequence[Row], *, keep: bool = False) -> bool:
         """Write rows; return whether they are on disk now. With ``keep`` older ones stand."""
         statement = table.keep if keep else table.replace
+        # Found the way readers find it, by a walk over what shares its first three columns.
+        walked, filtered = table.key_columns[:3], table.key_columns[3:]
+        conditions = [f"{name} = ?" for name in walked] + [f"+{name} = ?" for name in filtered]
+        found = f"SELECT 1 FROM {table.name} WHERE {' AND '.join(conditions)}"
 
         def insert(connection: sqlite3.Connection) -> bool:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(connection):
                 connection.executemany(statement, rows)
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
+            # A file damaged where sqlite does not look takes rows and never finds them again.
+            if rows and connection.execute(found, rows[-1][: table.keys]).fetchone() is None:
+                raise NotOursError(f"{self.path} does not find what was written to it: malformed")
             return True
 
         with self._mine():
@@ -112,12 +113,19 @@ class Database:
 
     def check(self) -> str | None:
         """Return what is wrong with the file, ``None`` for nothing; looks at every page."""
+
+        def inspect(connection: sqlite3.Connection) -> str:
+            if not self.read_only:
+                with _transaction(connection):  # it can be written
+                    pass
+            return str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+
         with self._mine():
-            self._blocked_until = float("-inf")
-            found = self._on_file(
-                lambda c: str(c.execute("PRAGMA integrity_check").fetchone()[0]), "ok"
-            )
-            return self.trouble if self.trouble is not None or found == "ok" else found
+            self._blocked_until = dict.fromkeys(self._blocked_until, float("-inf"))
+            found = self._on_file(inspect, None, make=not self.read_only)
+        if found is not None:
+            return None if found == "ok" else found
+        return self.trouble
 
     def close(self) -> None:
         """Let go of the file; the next use opens it again."""
@@ -168,7 +176,8 @@ class Database:
         self, operation: Callable[[sqlite3.Connection], T], otherwise: T, *, make: bool = False
     ) -> T:
         """Do it on the file; on trouble once more, on a fresh connection; then ``otherwise``."""
-        if self.path is None or self._clock() < self._blocked_until:
+        kind = "write" if make else "read"
+        if self.path is None or self._clock() < self._blocked_until[kind]:
             return otherwise
         error: BaseException | None = None
         for attempt in range(2):
@@ -177,8 +186,6 @@ class Database:
                 if connection is None:
                     return otherwise
                 answer = operation(connection)
-                if self._pending and not self.read_only:
-                    self._flush(connection)
             except TROUBLE as failure:
                 error = failure
                 self._let_go()
@@ -187,9 +194,11 @@ class Database:
                 elif attempt == 0 and _is_busy(failure):
                     break  # it has waited long enough
             else:
-                self.trouble = None
+                if kind == "write" or self.read_only:
+                    self.trouble = None
+                self._flush()
                 return answer
-        self._block(error)
+        self._block(kind, error)
         return otherwise
 
     def _connection(self, *, make: bool) -> sqlite3.Connection | None:
@@ -237,20 +246,15 @@ class Database:
         # The log that lets readers and writers go on together needs memory shared by all of them.
         journal = "DELETE" if is_network(self.path.parent) else "WAL"
         connection.execute(f"PRAGMA journal_mode = {journal}")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if _marks(connection) == (0, 0):
-                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    raise NotOursError(f"{self.path} is another program's, not ours")
-                for table in TABLES:
-                    connection.execute(table.create)
-                connection.execute(f"PRAGMA application_id = {APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
+        with _transaction(connection):
+            if _marks(connection) != (0, 0):
+                return
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise NotOursError(f"{self.path} is another program's, not ours")
+            for table in TABLES:
+                connection.execute(table.create)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def _open_read_only(self) -> sqlite3.Connection:
         assert self.path is not None
@@ -278,19 +282,20 @@ class Database:
             target, timeout=self._locked_s, isolation_level=None, check_same_thread=False, uri=uri
         )
 
-    def _flush(self, connection: sqlite3.Connection) -> None:
-        """Bring rows that had to stay in memory to the file."""
+    def _flush(self) -> None:
+        """Bring rows that had to stay in memory to the file, where it is back."""
+        blocked = self._clock() < self._blocked_until["write"]
+        if not self._pending or self.read_only or blocked or self._file is None:
+            return
         memory = self._in_memory()
         waiting = [(table, memory.execute(table.select).fetchall()) for table in TABLES]
-        connection.execute("BEGIN IMMEDIATE")
         try:
-            for table, rows in waiting:
-                connection.executemany(table.replace, rows)
-            connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
+            with _transaction(self._file):
+                for table, rows in waiting:
+                    self._file.executemany(table.replace, rows)
+        except TROUBLE as failure:
+            self._block("write", failure)
+            return
         for table in TABLES:
             memory.execute(f"DELETE FROM {table.name}")
         self._pending = 0
@@ -327,7 +332,7 @@ class Database:
                 return True
             for table in TABLES:
                 connection.execute(f"{table.select} LIMIT 1").fetchone()
-            return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok")
+            return bool(connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok")
         except sqlite3.Error as error:
             return is_corrupt(error)
         finally:
@@ -347,8 +352,9 @@ class Database:
         finally:
             lock.release()
 
-    def _block(self, error: BaseException | None) -> None:
-        self._blocked_until = self._clock() + RETRY_S
+    def _block(self, kind: str, error: BaseException | None) -> None:
+        # What cannot be written, because it is full or locked, can often be read.
+        self._blocked_until[kind] = self._clock() + RETRY_S
         self.trouble = f"{type(error).__name__}: {error}" if error is not None else "no answer"
         use = "not read" if self.read_only else "kept in memory by this process"
         warn_once(
@@ -359,6 +365,19 @@ class Database:
 
 
 _inherited: list[sqlite3.Connection] = []
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
