@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfmodel.errors import UsageError, closest
-from perfmodel.evaluate import cost, gemm, grid, intervals, legality, library, winners
+from perfmodel.evaluate import cost, gemm, grid, intervals, legality, library, near_best, winners
 from perfmodel.evaluate.answers import Tell, Trainer
 from perfmodel.evaluate.baselines import gemm_baselines
 from perfmodel.evaluate.records import LARGE as LARGE_NAME
@@ -38,13 +38,13 @@ _TABLES = {
     "grid-zero": (MM, GRID),
     "legality": (GRID,),
     **dict.fromkeys(
-        [*library.PROTOCOLS, *winners.PROTOCOLS], ()
+        [*library.PROTOCOLS, *near_best.PROTOCOLS, *winners.PROTOCOLS], ()
     ),  # those load the columns and rows they need
 }
 
 PROTOCOLS: Mapping[str, Protocol] = {
     name: Protocol(name, function, _TABLES.get(name, (MM,)))
-    for module in (gemm, grid, legality, library, winners, intervals, cost)
+    for module in (gemm, grid, legality, library, near_best, winners, intervals, cost)
     for name, function in module.PROTOCOLS.items()
 }
 

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from perfmodel.evaluate import near_best, winners
+from perfmodel.evaluate.library import FOLDS, device_widths, site_folds
+from perfmodel.evaluate.protocols import PROTOCOLS
+from perfmodel.learned.shape_table import ShapeRows
+
+
+def rows(count: int = 4000) -> ShapeRows:
+    draw = np.random.default_rng(0)
+    gpus = np.array(["a", "b", "c", "d"], dtype=object)
+    return ShapeRows(
+        features=draw.normal(size=(count, 3)).astype(np.float32),
+        names=("x", "y", "z"),
+        analytic_s=np.ones(count),
+        roofline_s=np.ones(count),
+        latency_s=np.exp(0.1 * draw.normal(size=count)),
+        gpu=gpus[np.arange(count) % 4],
+        dtype=np.full(count, "bf16", dtype=object),
+        kernel=np.full(count, "vllm/cublas@1.0", dtype=object),
+        site=np.arange(count) // 40,
+    )
+
+
+def test_a_site_lies_in_one_fold_and_folds_are_alike_in_size() -> None:
+    site = np.repeat(np.arange(103), 7)
+    fold = site_folds(site)
+    assert all(len(set(fold[site == s])) == 1 for s in range(103))
+    counts = np.bincount(fold, minlength=FOLDS)
+    assert counts.max() - counts.min() <= 7
+
+
+def test_intervals_of_a_device_come_from_the_others() -> None:
+    found = rows()
+    calm = device_widths(found, np.zeros(len(found)))
+    wild = found.latency_s.copy()
+    wild[found.gpu == "a"] = np.exp(3.0 * np.log(wild[found.gpu == "a"]))
+    noisy = ShapeRows(**{**vars(found), "latency_s": wild})
+    again = device_widths(noisy, np.zeros(len(found)))
+    np.testing.assert_allclose(again[found.gpu == "a"], calm[found.gpu == "a"])
+    assert again[found.gpu == "b"].mean() > calm[found.gpu == "b"].mean()
+
+
+def test_protocols_are_listed() -> None:
+    for name in (
+        "fp8-pipeweave", "shape-sites", "shape-logo", "moe-near-best", "attention-winners",
+    ):  # fmt: skip
+        assert PROTOCOLS[name].about
+
+
+def test_a_winner_among_the_candidates_is_found_and_two_winners_are_one_problem() -> None:
+    frame = pd.DataFrame(
+        {
+            "batch": 4, "q_len": 1024, "kv_len": 1024, "q_heads": 8, "kv_heads": 8,
+            "head_dim": 64, "v_head_dim": 64, "causal": True, "q_dtype": "bf16",
+            "kv_dtype": "bf16", "gpu": "h100-sxm5", "kernel": "attention",
+            "block_m": [64, 128], "block_n": [64, 64], "num_warps": [4, 8], "num_stages": [3, 2],
+            "latency_us": [200.0, 201.0],
+        }
+    )  # fmt: skip
+    found = winners.candidates(frame)
+    assert len(set(found.problem)) == 1
+    assert found.winner.sum() == 2
+    assert sorted(found.measured_s[found.winner] * 1e6) == pytest.approx([200.0, 201.0])
+    assert 200 < len(found.problem) <= len(winners.CANDIDATES)
+
+
+def test_a_model_does_not_vote_for_itself() -> None:
+    member = np.zeros((1, 3, 2), dtype=np.bool_)
+    member[0, 0] = [True, False]
+    member[0, 1] = [True, False]
+    member[0, 2] = [False, True]
+    legal = {(0, p): np.arange(2) for p in range(3)}
+    tuned = near_best.Tuned(
+        gpus=("a",), problems=pd.DataFrame(), configs=((1,), (2,)), member=member,
+        size=np.zeros((3, 4)), model=np.array([0, 0, 1]), features={}, legal=legal,
+        estimate_s={}, names=(),
+    )  # fmt: skip
+    everyone = np.ones(3, dtype=np.bool_)
+    np.testing.assert_array_equal(near_best._votes(tuned, 0, 0, everyone)[:, 0], [0.0, 1.0])
+    np.testing.assert_array_equal(near_best._votes(tuned, 0, 2, everyone)[:, 0], [1.0, 0.0])
