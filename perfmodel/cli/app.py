@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, bool]] = {
     "data": ("perfmodel.cli.data", True),
     "train": ("perfmodel.cli.train", True),
     "evaluate": ("perfmodel.cli.evaluate", False),
+    "cache": ("perfmodel.cli.cache", True),
     "collect": ("perfmodel.cli.collect", True),
     "calibrate": ("perfmodel.cli.calibrate", False),
 }

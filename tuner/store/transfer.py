@@ -62,7 +62,9 @@ def import_lines(store: Store, lines: Iterable[str]) -> Imported:
     return Imported(counts, tuple(refused), on_disk)
 
 
-def _parse(line: str, tables: Mapping[str, Table]) -> tuple[str | None, dict[str, Any], str | None]:
+def _parse(  # noqa: PLR0911 - one way out for each way that a line can be wrong
+    line: str, tables: Mapping[str, Table]
+) -> tuple[str | None, dict[str, Any], str | None]:
     """The table and values of a line, or the reason why not; a header is neither."""
     try:
         found = json.loads(line)
