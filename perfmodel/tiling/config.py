@@ -121,7 +121,7 @@ PARAMETERS: tuple[str, ...] = tuple(f.name for f in fields(TileConfig) if f.name
 
 
 def parameter_of(name: str) -> str | None:
-    """Return the tile parameter that ``name`` is a common spelling of, ``None`` for no parameter."""
+    """Return the tile parameter that ``name`` is a spelling of, ``None`` for no parameter."""
     key = name.strip().lower()
     key = _ALIASES.get(key, key)
     return key if key in PARAMETERS else None
