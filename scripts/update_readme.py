@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -41,7 +42,10 @@ def console(block: re.Match[str]) -> str:
 
 def python(block: re.Match[str]) -> str:
     """Return a Python example with its output made anew."""
-    output = run([sys.executable, "-c", block["code"]])
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "example.py"  # Triton reads kernels from their file
+        file.write_text(block["code"])
+        output = run([sys.executable, str(file)])
     return f"```python\n{block['code']}```\n\n```text\n{output}```"
 
 
