@@ -14,7 +14,13 @@ from perfmodel.evaluate.records import ALL, ANALYTIC, GATES, OURS, Record, with_
 from perfmodel.evaluate.run import Run
 from perfmodel.evaluate.selection import TEST, TRAIN, Selection, selection, selections
 from perfmodel.learned.shape_model import half_width
-from perfmodel.learned.shape_table import COLUMNS, ROW_COLUMNS, ShapeRows, shape_rows
+from perfmodel.learned.shape_table import (
+    COLUMNS,
+    ROW_COLUMNS,
+    ShapeRows,
+    has_arithmetic,
+    shape_rows,
+)
 from perfmodel.learned.shape_training import (
     ANY_SPEC,
     DEVICE_SPEC,
@@ -72,6 +78,9 @@ def load_library(run: Run, chosen: Selection, extra: tuple[str, ...] = ()) -> Li
     frame, dropped = chosen.load([*columns_of(chosen.family), *extra], run.tables.cache)
     if run.quick:
         frame = frame.iloc[::8].reset_index(drop=True)
+    possible = has_arithmetic(frame)
+    frame = frame[possible].reset_index(drop=True)
+    dropped = {**dropped, "no_arithmetic": int((~possible).sum())}
     train, test = (chosen.usable(frame, purpose) for purpose in (TRAIN, TEST))
     rows = shape_rows(frame)
     return Library(chosen.family, chosen.dtype, rows, frame, train, test, dropped)

@@ -36,6 +36,9 @@ MODEL = ("experts", "top_k", "hidden_size", "intermediate_size")
 OTHERS = 200
 """Of the configurations that are not near the best, so many of each problem are trained on."""
 
+PER_TILE = 2
+"""Of the first picks, so many may share a tile; inner folds preferred it to one and to any."""
+
 SPEC = TrainSpec(
     "near-best", 0, 200, depth=6, learning_rate=0.1, rank_learning_rate=0.06, rank_pairs=12,
     rows_per_leaf=5.0,
@@ -84,8 +87,9 @@ def moe_near_best(run: Run) -> list[Record]:
             votes = _votes(tuned, g, p, known)
             legal = tuned.legal[g, p]
             matrix = np.concatenate([tuned.features[g, p], votes], axis=1)
+            preferred = -trees.predict(matrix)
             answers = {
-                OURS: -trees.predict(matrix),
+                OURS: spread_out(preferred, [tuned.configs[c] for c in legal]),
                 VOTE: -votes[:, 0].astype(np.float64),
                 ANALYTIC: tuned.estimate_s[g, p],
             }
@@ -106,6 +110,21 @@ def moe_near_best(run: Run) -> list[Record]:
                 for k in PICKS
             ]  # fmt: skip
     return with_all(records)
+
+
+def spread_out(score: Floats, configs: Sequence[Sequence[int]]) -> Floats:
+    """Return scores that put no third configuration of one tile (block_m, n, k) before others.
+
+    Configurations of a tile succeed and fail together, so that several picks are worth more apart.
+    """
+    order = np.argsort(score, kind="stable")
+    place = np.empty(len(score))
+    count: dict[tuple[int, ...], int] = {}
+    for rank, at in enumerate(order):
+        tile = tuple(configs[at][:3])
+        count[tile] = count.get(tile, 0) + 1
+        place[at] = rank + (len(order) if count[tile] > PER_TILE else 0)
+    return place
 
 
 def _load(run: Run) -> Tuned:

@@ -17,7 +17,7 @@ from perfmodel.evaluate.library import FAMILIES, columns_of, site_folds
 from perfmodel.evaluate.selection import TRAIN, Selection, selections
 from perfmodel.learned.booster import TrainSpec
 from perfmodel.learned.shape_model import ShapeModel
-from perfmodel.learned.shape_table import ShapeRows, shape_rows
+from perfmodel.learned.shape_table import ShapeRows, has_arithmetic, shape_rows
 from perfmodel.learned.shape_training import (
     ANY_SPEC,
     DEVICE_SPEC,
@@ -55,7 +55,8 @@ def shape_data(family: str, cache: str | Path | None = None, *, every: int = 1) 
     parts = []
     for part in chosen:
         frame, _ = part.load(columns_of(family), cache)
-        parts.append(frame[part.usable(frame, TRAIN)].iloc[::every])
+        sound = part.usable(frame, TRAIN) & has_arithmetic(frame)
+        parts.append(frame[sound].iloc[::every])
     rows = shape_rows(pd.concat(parts, ignore_index=True))
     return ShapeData(rows, _sources(chosen, parts, cache))
 

@@ -143,6 +143,23 @@ def shape_rows(frame: pd.DataFrame) -> ShapeRows:
     )
 
 
+def has_arithmetic(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which rows' devices have arithmetic for the type that products are formed in.
+
+    A source may have timed what a device only emulates; no rate describes it.
+    """
+    types = _DTYPES[str(frame["family"].iloc[0])][:2] if len(frame) else ()
+    found = np.ones(len(frame), dtype=np.bool_)
+    groups: Mapping[Any, Any] = (
+        frame.groupby(["gpu", *types], observed=True).indices if types else {}
+    )
+    for (gpu_name, *dtypes), index in groups.items():
+        gpu = load_gpu(str(gpu_name))
+        compute = max(_types(dtypes), key=lambda dtype: dtype.bits).name
+        found[index] = compute in gpu.tensor_tflops or compute in gpu.plain_tflops
+    return found
+
+
 CLOCK_HEADROOM = 1.05
 """How far the highest clock lies above the one behind the stated peaks, where no source says: the
 middle of what the catalog knows of H100 (1.08), B200 (1.06), GB200 (1.03) and A100 (1.0)."""

@@ -43,6 +43,9 @@ SPREAD_SPEC = TrainSpec("shape-spread", 60, 0, depth=5, learning_rate=0.1, rows_
 ANY_ROWS = 200_000
 """So many rows, drawn at random, are plenty for the trees of every device."""
 
+DEVICE_ROWS = 120_000
+"""The same for the trees of one device."""
+
 SPREAD_ROWS = 150_000
 
 
@@ -87,6 +90,7 @@ def fit_any_device(
 
 def fit_device(rows: ShapeRows, any_device: Forest, spec: TrainSpec = DEVICE_SPEC) -> Forest:
     """Grow what one device adds to ``any_device``; ``rows`` are all of that device."""
+    rows = rows.take(drawn(len(rows), DEVICE_ROWS))
     remaining = rows.target - any_device.predict(rows.features)
     return fit_shape(rows, spec, target=remaining)
 
