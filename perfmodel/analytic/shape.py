@@ -180,11 +180,13 @@ def work_estimate(
     resident = resident_share(work.footprint_bytes, gpu)
     if not warm_l2:
         resident = np.zeros_like(resident)
-    times = [_tiling_seconds(t, work, resident, gpu, rates) for t in work.tilings]
+    times = _tilings_seconds(work, resident, gpu, rates)
     totals = np.stack([t.seconds for t in times])
     best = totals.argmin(axis=0)
 
     def pick(values: list[Array]) -> Array:
+        if len(best) == 1:
+            return np.asarray(values[int(best[0])])
         return np.asarray(np.choose(best, values) if len(values) <= 32 else _gather(values, best))
 
     launch = launch_s + FURTHER_LAUNCH_S * np.maximum(work.launches - 1.0, 0.0)
@@ -230,6 +232,33 @@ class _TilingTime:
     seconds: Array  # without launches at the start
     alone: dict[str, Array]
     sm_share: Array
+
+
+TOGETHER = 256
+"""Up to so many problems, all tilings are worked out at once: a call costs more than its sums."""
+
+
+def _tilings_seconds(
+    work: ShapeWork, resident: Array, gpu: Gpu, rates: DeviceRates
+) -> list[_TilingTime]:
+    if len(resident) > TOGETHER:
+        return [_tiling_seconds(t, work, resident, gpu, rates) for t in work.tilings]
+    names = [f.name for f in fields(Tiling) if f.name not in ("name", "occupancy")]
+    arrays = {name: np.array([getattr(t, name) for t in work.tilings]) for name in names}
+    occupancy: Any = np.array([[t.occupancy] for t in work.tilings])
+    found = _tiling_seconds(
+        Tiling(name="all", occupancy=occupancy, **arrays), work, resident, gpu, rates
+    )
+    return [
+        _TilingTime(
+            seconds=found.seconds[i],
+            alone={
+                name: value[i] if value.ndim == 2 else value for name, value in found.alone.items()
+            },
+            sm_share=found.sm_share[i],
+        )
+        for i in range(len(work.tilings))
+    ]
 
 
 def _tiling_seconds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,8 +49,8 @@ class AttentionTable:
 
     @classmethod
     def of(cls, problem: Attention) -> AttentionTable:
-        """Describe one problem."""
-        return cls.of_problems([problem])
+        """Describe one problem; asked again for the same one, it is the same table."""
+        return _table_of(problem)
 
     @classmethod
     def of_problems(cls, problems: Sequence[Attention]) -> AttentionTable:
@@ -257,3 +257,8 @@ def _positive_ramp(start: Array, count: Array) -> Array:
     last = start + count
     terms = np.where(last >= first, last - first + 1.0, 0.0)
     return np.where(last > 0, terms * (first + last) / 2.0, 0.0)
+
+
+@lru_cache(maxsize=64)
+def _table_of(problem: Attention) -> AttentionTable:
+    return AttentionTable.of_problems([problem])
