@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from perfmodel.families import library_model
+from perfmodel.families.library import library_prediction
+from perfmodel.hardware.catalog import load_gpu
+from perfmodel.problems.attention import Attention
+from perfmodel.problems.gemm import Gemm
+
+DECODE = Attention(batch=8, kv_len=4096, q_heads=32, kv_heads=8, backend="flash_attention_3")
+PREFILL = Attention(batch=1, q_len=4096, q_heads=32, kv_heads=8, backend="vllm/flash_attention_3")
+
+
+@pytest.mark.parametrize("problem", [DECODE, PREFILL])
+def test_a_measured_kernel_is_answered_by_its_family(problem: Attention) -> None:
+    found = library_prediction(problem, load_gpu("h100-sxm5"))
+    assert found.basis == "interpolated"
+    assert found.model is not None
+    assert found.interval_us[0] < found.latency_us < found.interval_us[1]
+    assert found.expected_error is not None
+    assert found.expected_error < 0.1
+    assert sum(found.breakdown_us.values()) > 0.0
+
+
+def test_a_device_never_measured_is_extrapolated_and_said_so() -> None:
+    seen = library_prediction(PREFILL, load_gpu("h100-sxm5"))
+    unseen = library_prediction(PREFILL, load_gpu("h20"))
+    assert unseen.basis == "extrapolated"
+    assert any("nothing was measured on h20" in note for note in unseen.notes)
+    assert _width(unseen) > _width(seen)
+    assert unseen.latency_us > seen.latency_us  # a seventh of the products a second
+
+
+def test_a_version_or_type_without_data_is_named() -> None:
+    older = Attention(
+        batch=8, kv_len=4096, q_heads=32, kv_heads=8, backend="vllm/flash_attention_3@0.12.0"
+    )
+    found = library_prediction(older, load_gpu("h100-sxm5"))
+    assert found.basis == "extrapolated"
+    assert any("0.24.0 stands in" in note for note in found.notes)
+    half = Attention(batch=1, q_len=512, q_heads=8, dtype="fp16", backend="flash_attention_3")
+    notes = library_prediction(half, load_gpu("h100-sxm5")).notes
+    assert any("no data of fp16: bf16 stands in" in note for note in notes)
+
+
+def test_what_no_model_knows_is_analytic() -> None:
+    for problem in (
+        Attention(batch=1, q_len=512, q_heads=8, backend="no-such-library"),
+        Attention(batch=1, q_len=512, q_heads=8, backward=True, backend="flash_attention_3"),
+        Attention(batch=1, q_len=0, q_heads=8, backend="flash_attention_3"),
+    ):
+        found = library_prediction(problem, load_gpu("h100-sxm5"))
+        assert found.basis == "analytic"
+        assert found.model is None
+
+
+def test_the_learned_part_can_be_left_out() -> None:
+    found = library_prediction(DECODE, load_gpu("h100-sxm5"), learned=False)
+    assert found.basis == "analytic"
+
+
+def test_families_by_problem() -> None:
+    assert library_model.model_family(DECODE) == "decode"
+    assert library_model.model_family(PREFILL) == "prefill"
+    assert library_model.model_family(Gemm(1, 1, 1, backend="cublas")) == "gemm"
+    mixed = Attention(q_len=(1, 300), kv_len=(500, 300), q_heads=8)
+    assert library_model.model_family(mixed) == "prefill"
+
+
+def _width(found: object) -> float:
+    low, high = found.interval_us  # type: ignore[attr-defined]
+    return float(high / low)
