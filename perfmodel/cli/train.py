@@ -68,7 +68,8 @@ def gemm(
 @app.command()
 def shape(
     family: Annotated[
-        str, typer.Argument(help="gemm, prefill or decode: library kernels of unknown tile.")
+        str,
+        typer.Argument(help="gemm, gemm-fp8, prefill or decode: library kernels of unknown tile."),
     ],
     out: Annotated[
         Path | None,

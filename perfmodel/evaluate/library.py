@@ -23,8 +23,8 @@ from perfmodel.learned.shape_table import (
 )
 from perfmodel.learned.shape_training import (
     ANY_SPEC,
-    DEVICE_SPEC,
     FP8_SPEC,
+    device_spec,
     fit_any_device,
     fit_shape,
     fit_shape_heads,
@@ -167,11 +167,11 @@ def held_out_sites(run: Run, found: Library, label: str) -> Floats:
     rows, fold = found.rows, site_folds(found.rows.site)
     correction = np.full(len(rows), np.nan)
     folds = QUICK_FOLDS if run.quick else FOLDS
-    any_spec, device_spec = run.scaled(ANY_SPEC), run.scaled(DEVICE_SPEC)
+    any_spec, own_spec = run.scaled(ANY_SPEC), run.scaled(device_spec(found.name, found.dtype))
     for i in range(folds):
         test = fold == i
         run.trainer.tell(f"{label}, fold {i + 1}", i / folds)
-        heads = fit_shape_heads(rows.take(~test & found.train), any_spec, device_spec)
+        heads = fit_shape_heads(rows.take(~test & found.train), any_spec, own_spec)
         correction[test] = heads.log_correction(rows.take(test))
     return correction
 

@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from perfmodel.dataset import store
 from perfmodel.errors import DataError, closest
-from perfmodel.evaluate.library import FAMILIES, columns_of, site_folds
-from perfmodel.evaluate.selection import TRAIN, Selection, selections
+from perfmodel.evaluate.library import columns_of, site_folds
+from perfmodel.evaluate.selection import TRAIN, Selection, selection
 from perfmodel.learned.booster import TrainSpec
 from perfmodel.learned.shape_model import ShapeModel
 from perfmodel.learned.shape_table import ShapeRows, has_arithmetic, shape_rows
 from perfmodel.learned.shape_training import (
     ANY_SPEC,
     DEVICE_SPEC,
+    device_spec,
     fit_any_device,
     fit_shape_heads,
     shape_model,
@@ -31,42 +32,47 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
+MODELS: Mapping[str, tuple[str, str]] = {
+    "gemm": ("gemm", "bf16"),
+    "gemm-fp8": ("gemm", "fp8_e4m3"),
+    "prefill": ("prefill", "bf16"),
+    "decode": ("decode", "bf16"),
+}
+"""Models by name, and the family and data type of the rows that each learns from: one model of
+several types of products answered worse for all of them."""
+
+
 @dataclass(frozen=True)
 class ShapeData:
-    """All rows of a family that may be trained on, and where they come from."""
+    """All rows that a model may be trained on, where they come from, and each device's trees."""
 
     rows: ShapeRows
     sources: tuple[Mapping[str, Any], ...]
+    device_spec: TrainSpec = DEVICE_SPEC
 
 
-def shape_data(family: str, cache: str | Path | None = None, *, every: int = 1) -> ShapeData:
-    """Load what a family's model learns from: each ``every``-th row of all its data types.
+def shape_data(name: str, cache: str | Path | None = None) -> ShapeData:
+    """Load what the model called ``name`` (`MODELS`) learns from.
 
     Raises:
-        DataError: there is no such family.
+        DataError: there is no such model.
         MissingDataError: its table is not imported; the message is the command to run.
     """
-    chosen = [s for s in selections("shape-sites") if s.family == family]
-    if family not in FAMILIES or not chosen:
+    if name not in MODELS:
         raise DataError(
-            f"no shape-level model is called {family!r}{closest(family, FAMILIES)}; "
-            f"use: {', '.join(FAMILIES)}"
+            f"no shape-level model is called {name!r}{closest(name, MODELS)}; "
+            f"use: {', '.join(MODELS)}"
         )
-    parts = []
-    for part in chosen:
-        frame, _ = part.load(columns_of(family), cache)
-        sound = part.usable(frame, TRAIN) & has_arithmetic(frame)
-        parts.append(frame[sound].iloc[::every])
-    rows = shape_rows(pd.concat(parts, ignore_index=True))
-    return ShapeData(rows, _sources(chosen, parts, cache))
+    family, dtype = MODELS[name]
+    chosen = selection("shape-sites", family, dtype)
+    frame, _ = chosen.load(columns_of(family), cache)
+    frame = frame[chosen.usable(frame, TRAIN) & has_arithmetic(frame)].reset_index(drop=True)
+    sources = _sources([chosen], [frame], cache)
+    return ShapeData(shape_rows(frame), sources, device_spec(family, dtype))
 
 
 def train_shape(
-    family: str,
-    data: ShapeData,
-    tell: Tell | None = None,
-    any_spec: TrainSpec = ANY_SPEC,
-    device_spec: TrainSpec = DEVICE_SPEC,
+    name: str, data: ShapeData, tell: Tell | None = None, any_spec: TrainSpec = ANY_SPEC
 ) -> ShapeModel:
     """Train on all rows; intervals from a fifth of the sites and from every device left out."""
     rows, say = data.rows, tell or (lambda _what, _share: None)
@@ -74,7 +80,7 @@ def train_shape(
     steps = len(gpus) + 2
     held = site_folds(rows.site) == 0
     say("a fifth of the sites held out", 0.0)
-    heads = fit_shape_heads(rows.take(~held), any_spec, device_spec)
+    heads = fit_shape_heads(rows.take(~held), any_spec, data.device_spec)
     sites = rows.take(held)
     seen = sites.target - heads.log_correction(sites)
     unseen = np.empty(len(rows))
@@ -84,11 +90,11 @@ def train_shape(
         forest = fit_any_device(rows.take(~here), any_spec)
         unseen[here] = rows.target[here] - forest.predict(rows.features[here])
     say("all rows", (steps - 1) / steps)
-    heads = fit_shape_heads(rows, any_spec, device_spec)
+    heads = fit_shape_heads(rows, any_spec, data.device_spec)
     accuracy = _accuracy(sites, seen, "") | _accuracy(rows, unseen, "left-out/")
     return shape_model(
-        family, rows, heads, (sites, np.abs(seen)), (rows, np.abs(unseen)),
-        sources=data.sources, accuracy=accuracy,
+        name, rows, heads, (sites, np.abs(seen)), (rows, np.abs(unseen)),
+        sources=data.sources, accuracy=accuracy, specs=(any_spec, data.device_spec),
     )  # fmt: skip
 
 

@@ -94,9 +94,9 @@ def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape
 
 
 def model_family(problem: Problem) -> str | None:
-    """Return the model that answers for a problem: ``gemm``, ``prefill`` or ``decode``."""
+    """Return the name of the model that answers for a problem."""
     if isinstance(problem, Gemm):
-        return "gemm"
+        return "gemm-fp8" if problem.compute_dtype.bits == 8 else "gemm"
     if isinstance(problem, Attention) and not problem.backward:
         longest = max((q for q, _ in problem.items), default=0)
         return "decode" if longest <= 1 else "prefill"

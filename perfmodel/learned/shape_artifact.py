@@ -16,7 +16,6 @@ from perfmodel.learned.shape_model import ShapeManifest, ShapeModel
 
 KIND = "shape-model"
 HEADS = ("any_device", "spread", "unseen_spread")
-SHAPE_FAMILIES = ("gemm", "prefill", "decode")
 
 
 def save_shape_model(model: ShapeModel, manifest_path: Path) -> None:
@@ -35,7 +34,7 @@ def save_shape_model(model: ShapeModel, manifest_path: Path) -> None:
 
 
 def load_shape_model(family: str, path: Path | None = None) -> ShapeModel:
-    """Load a model of ``family`` (``gemm``, ``prefill``, ``decode``), by default the shipped one.
+    """Load the model called ``gemm``, ``gemm-fp8``, ``prefill`` or ``decode``, by default ours.
 
     Raises:
         ModelFileError: a file is missing, truncated, altered, or a model of something else.

@@ -127,14 +127,17 @@ def kernel_columns(library: str, backend: str, block_scaled: bool) -> dict[str, 
 
 
 def backend_on(backend: str, gpu: Gpu) -> str:
-    """Return which FlashAttention it is where a source does not say.
+    """Return whose kernel it is where a source names the framework alone.
 
-    Version 3 needs Hopper's asynchronous products and version 4 Blackwell's, so that an NVIDIA
-    device with neither runs version 2.
+    FlashAttention 3 needs Hopper's asynchronous products and version 4 Blackwell's, so that an
+    NVIDIA device with neither runs version 2. The frameworks' unnamed products are torch's linear
+    layer, which calls cuBLAS there.
     """
-    if backend == "flash_attention" and gpu.vendor == "nvidia":
-        return backend if gpu.can("wgmma") or gpu.can("tmem") else "flash_attention_2"
-    return backend
+    if gpu.vendor != "nvidia":
+        return backend
+    if backend == "flash_attention" and not (gpu.can("wgmma") or gpu.can("tmem")):
+        return "flash_attention_2"
+    return "cublas" if backend == "default" else backend
 
 
 def shape_matrix(columns: dict[str, Column], rows: int) -> NDArray[np.float32]:

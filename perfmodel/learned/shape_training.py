@@ -38,6 +38,11 @@ DEVICE_SPEC = TrainSpec(
     "device", 200, 0, depth=8, learning_rate=0.1, columns_per_tree=0.5, rows_per_leaf=5.0
 )
 
+GEMM_DEVICE_SPEC = TrainSpec(
+    "gemm-device", 400, 0, depth=8, learning_rate=0.08, columns_per_tree=0.6, rows_per_leaf=5.0
+)
+"""A library changes its kernel from size to size, which takes more trees to tell."""
+
 SPREAD_SPEC = TrainSpec("shape-spread", 60, 0, depth=5, learning_rate=0.1, rows_per_leaf=200.0)
 
 ANY_ROWS = 200_000
@@ -63,6 +68,11 @@ class ShapeHeads:
             here = rows.gpu == gpu
             found[here] += forest.predict(rows.features[here])
         return found
+
+
+def device_spec(family: str, dtype: str) -> TrainSpec:
+    """Return the trees that each device adds for ``family`` (gemm, prefill, decode)."""
+    return GEMM_DEVICE_SPEC if (family, dtype) == ("gemm", "bf16") else DEVICE_SPEC
 
 
 def fit_shape(
@@ -162,17 +172,19 @@ def shape_model(
     *,
     sources: Sequence[Mapping[str, Any]] = (),
     accuracy: Mapping[str, Mapping[str, float]] | None = None,
+    specs: Sequence[TrainSpec] = (ANY_SPEC, DEVICE_SPEC),
 ) -> ShapeModel:
     """Put a model together from trained heads and what earlier folds got wrong.
 
     Args:
-        family: ``gemm``, ``prefill``, ``decode``.
+        family: ``gemm``, ``gemm-fp8``, ``prefill``, ``decode``.
         rows: what the heads were trained on.
         heads: the trees.
         seen: rows of held-out sites and |log(measured / predicted)| of each.
         unseen: rows of devices left out and the same.
         sources: what the rows come from.
         accuracy: held-out figures by device.
+        specs: of the trees for any device and of each device's own.
     """
     spread, multiple = fit_spread(*seen, seen[0].site)
     devices = np.unique(unseen[0].gpu.astype(str), return_inverse=True)[1].astype(np.int64)
@@ -192,7 +204,7 @@ def shape_model(
         },
         accuracy=accuracy or {},
         libraries=library_versions(),
-        spec={"any_device": asdict(ANY_SPEC), "device": asdict(DEVICE_SPEC)},
+        spec=dict(zip(("any_device", "device"), map(asdict, specs), strict=True)),
     )
     return ShapeModel(manifest, heads.any_device, heads.devices, spread, unseen_spread)
 
