@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -51,10 +51,10 @@ def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape
         return None
     wanted = _dtype_name(problem)
     dtype = nearest_dtype(model, gpu.name, wanted)
-    known = [LibraryKernel.parse(text) for text in model.known_kernels(gpu.name)]
+    known = [_resolved(text, gpu) for text in model.known_kernels(gpu.name)]
     found = stand_in(problem.backend, known)
     if found is None and gpu.name in model.manifest.kernels:
-        everywhere = [LibraryKernel.parse(text) for text in model.known_kernels("")]
+        everywhere = [_resolved(text, gpu) for text in model.known_kernels("")]
         found = stand_in(problem.backend, everywhere)
     if dtype is None or found is None:
         return None
@@ -73,7 +73,7 @@ def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape
     columns, estimate = shape_columns(table, gpu)
     backend = kernel.kernel or kernel.backend
     scaled = backend in BLOCK_SCALED_BACKENDS
-    columns |= kernel_columns(kernel.backend, backend_on(backend, gpu), scaled)
+    columns |= kernel_columns(kernel.backend, backend, scaled)
     features = shape_matrix(columns, 1)
     own = model.for_device(gpu.name)
     seconds = float(estimate.seconds[0] * np.exp(own.log_correction(features)[0]))
@@ -122,6 +122,12 @@ def shipped_shape_model(family: str) -> ShapeModel | None:
         return load_shape_model(family)
     except (ModelFileError, SchemaMismatchError):
         return None
+
+
+def _resolved(text: str, gpu: Gpu) -> LibraryKernel:
+    """Read an identity, with a kernel that its source left unnamed called what it is."""
+    kernel = LibraryKernel.parse(text)
+    return replace(kernel, kernel=backend_on(kernel.kernel or "", gpu) or None)
 
 
 def _left_out(model: ShapeModel, dtype: str) -> Mapping[str, float]:
