@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, bool]] = {
     "predict": ("perfmodel.cli.predict", True),
     "rank": ("perfmodel.cli.rank", True),
     "explain": ("perfmodel.cli.explain", True),
+    "compare": ("perfmodel.cli.compare", True),
     "compile": ("perfmodel.cli.compile", False),
     "gpus": ("perfmodel.cli.gpus", True),
     "data": ("perfmodel.cli.data", True),

@@ -45,7 +45,7 @@ def prediction_text(prediction: Prediction, ranking: Ranking | None = None) -> s
             *_candidate_lines(ranking.candidates[1 : RIVALS + 1], ranking.problem),
         ]
         parts += [_found_line(ranking), *_unsure_lines(ranking)]
-    return "\n".join([*parts, *_note_lines(prediction.notes)])
+    return "\n".join([*parts, *note_lines(prediction.notes)])
 
 
 def ranking_text(ranking: Ranking, rejected: Sequence[tuple[Rejected, str]] | None = None) -> str:
@@ -67,7 +67,7 @@ def ranking_text(ranking: Ranking, rejected: Sequence[tuple[Rejected, str]] | No
         lines += ["", *_rejected_counts(ranking.rejected)]
     elif ranking.rejected:
         lines += ["", *_rejected_list(ranking.rejected, rejected or ())]
-    return "\n".join([*lines, *_note_lines(ranking.notes)])
+    return "\n".join([*lines, *note_lines(ranking.notes)])
 
 
 def explanation_text(explanation: Explanation) -> str:
@@ -82,7 +82,7 @@ def explanation_text(explanation: Explanation) -> str:
             *_learned_lines(explanation),
             *_room_lines(explanation),
             *_change_lines(explanation),
-            *_note_lines(prediction.notes),
+            *note_lines(prediction.notes),
         ]
     )
 
@@ -169,7 +169,7 @@ def _basis_lines(answer: Prediction | Ranking) -> list[str]:
         text += f", model {answer.model}"
     if answer.expected_error is not None:
         text += f", held-out error {share_text(answer.expected_error)}"
-    return _wrapped("basis".ljust(LABEL), text)
+    return wrapped("basis".ljust(LABEL), text)
 
 
 def _candidate_lines(candidates: Sequence[Candidate], problem: Problem) -> list[str]:
@@ -186,7 +186,7 @@ def _candidate_lines(candidates: Sequence[Candidate], problem: Problem) -> list[
         ]
         for c in candidates
     ]
-    return _columns([["#", "config", unit, "slower", "limiter", ""], *rows], right=(0, 2, 3))
+    return columns([["#", "config", unit, "slower", "limiter", ""], *rows], right=(0, 2, 3))
 
 
 def _found_line(ranking: Ranking) -> str:
@@ -202,7 +202,7 @@ def _unsure_lines(ranking: Ranking) -> list[str]:
 def _rejected_counts(rejected: Iterable[Rejected]) -> list[str]:
     counts = Counter(r.reasons[0].limit for r in rejected)
     rows = [[f"{count:,}", limit] for limit, count in counts.most_common()]
-    return [f"rejected: {counts.total():,}, by the first limit they break", *_columns(rows, (0,))]
+    return [f"rejected: {counts.total():,}, by the first limit they break", *columns(rows, (0,))]
 
 
 def _rejected_list(
@@ -211,7 +211,7 @@ def _rejected_list(
     lines = [f"rejected: {len(rejected):,}"]
     for refused, near in explained:
         lines.append(f"  {refused.config}")
-        lines += [line for r in refused.reasons for line in _wrapped("    ", str(r))]
+        lines += [line for r in refused.reasons for line in wrapped("    ", str(r))]
         if near:
             lines.append(f"    nearest that fits: {near}")
     if len(rejected) > len(explained):
@@ -223,7 +223,7 @@ def _breakdown_lines(explanation: Explanation) -> list[str]:
     latency = explanation.prediction.latency_us
     parts = sorted(explanation.prediction.breakdown_us.items(), key=lambda item: -item[1])
     rows = [[name, time_text(us), share_text(us / latency)] for name, us in parts if us > 0]
-    return ["", "each resource by itself (they overlap)", *_columns(rows, (1, 2))]
+    return ["", "each resource by itself (they overlap)", *columns(rows, (1, 2))]
 
 
 def _schedule_lines(explanation: Explanation) -> list[str]:
@@ -258,7 +258,7 @@ def _learned_lines(explanation: Explanation) -> list[str]:
         return ["", _line("learned", f"no part in this; {analytic}")]
     rows = [[m.feature, f"{m.value:.3g}", f"x {m.factor:.3f}"] for m in explanation.moved]
     head = f"{analytic}, corrected x {explanation.correction:.3f}; moved most by"
-    return ["", _line("learned", head), *_columns(rows, (1, 2))]
+    return ["", _line("learned", head), *columns(rows, (1, 2))]
 
 
 def _room_lines(explanation: Explanation) -> list[str]:
@@ -270,7 +270,7 @@ def _room_lines(explanation: Explanation) -> list[str]:
             f"{time_text(best)}, {latency / best:.2f} x faster: what the best "
             f"{share_text(1 - quantile)} of known ones of this kind reach"
         )
-        lines += _wrapped("ceiling".ljust(LABEL), text)
+        lines += wrapped("ceiling".ljust(LABEL), text)
     floor = explanation.floor_us
     text = f"{time_text(floor)}, {latency / floor:.2f} x faster: peak rates, compulsory traffic"
     return [*lines, _line("bound", text)]
@@ -284,12 +284,13 @@ def _change_lines(explanation: Explanation) -> list[str]:
         gain = f"  {time_text(change.latency_us).rjust(9)}  {change.speedup:.2f} x faster  "
         fits = len(gain) + len(change.what) <= WIDTH
         what = change.what if fits else re.sub(r",(?! )", ", ", change.what)
-        lines += _wrapped(gain, what)
+        lines += wrapped(gain, what)
     return lines
 
 
-def _note_lines(notes: Iterable[str]) -> list[str]:
-    lines = [line for note in notes for line in _wrapped("note: ", note)]
+def note_lines(notes: Iterable[str]) -> list[str]:
+    """Return the notes as lines of text, after an empty one."""
+    lines = [line for note in notes for line in wrapped("note: ", note)]
     return ["", *lines] if lines else []
 
 
@@ -297,14 +298,15 @@ def _line(label: str, text: str) -> str:
     return label.ljust(LABEL) + text
 
 
-def _wrapped(head: str, text: str) -> list[str]:
+def wrapped(head: str, text: str) -> list[str]:
+    """Return ``text`` in lines after ``head``, the later ones indented as far."""
     return textwrap.wrap(
         text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 
 
-def _columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
     """Indent and align; ``right`` columns are flush right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
