@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.analytic.shape import ShapeEstimate, ShapeTable, shape_estimate
 from perfmodel.errors import InvalidConfigError
 from perfmodel.families.base import TileProblem
-from perfmodel.families.library_model import LearnedShape, learned_shape
+from perfmodel.families.library_model import LearnedShape, learned_shape, model_family
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import compulsory_floor_s, launch_floor_s, peak_tflops
 from perfmodel.notes import memory_notes
@@ -24,6 +28,8 @@ from perfmodel.problems.grouped_gemm_table import GroupedGemmTable
 from perfmodel.problems.memory_bound import MemoryBound, MemoryBoundTable
 from perfmodel.tiling.legality import require_dtype
 from perfmodel.uncertainty import COVERAGE, SHAPE_LOG_INTERVAL
+
+Array = NDArray[np.float64]
 
 
 def has_tile(problem: Problem) -> TypeGuard[TileProblem]:
@@ -49,15 +55,33 @@ def require_tile(problem: Problem) -> None:
     )
 
 
-def table_of(problem: Problem) -> ShapeTable:
-    """Return the arrays that the shape-level estimate reads."""
+def table_of(problems: Sequence[Problem]) -> ShapeTable:
+    """Return the arrays that the shape-level estimate reads, of problems of one `kind_of`."""
+    first = problems[0]
+    alike: Any = problems
+    if isinstance(first, Gemm):
+        return GemmTable.of_problems(alike)
+    if isinstance(first, Attention):
+        one = len(problems) == 1
+        return AttentionTable.of(first) if one else AttentionTable.of_problems(alike)
+    if isinstance(first, GroupedGemm):
+        return GroupedGemmTable.of_problems(alike)
+    return MemoryBoundTable.of_problems(alike)
+
+
+def kind_of(problem: Problem) -> tuple[object, ...]:
+    """Return what problems have to share to be worked out together: types, backend and model."""
     if isinstance(problem, Gemm):
-        return GemmTable.of_problems([problem])
-    if isinstance(problem, Attention):
-        return AttentionTable.of(problem)
-    if isinstance(problem, GroupedGemm):
-        return GroupedGemmTable.of(problem)
-    return MemoryBoundTable.of_problems([problem])
+        types: tuple[object, ...] = (problem.a_dtype, problem.b_dtype, problem.out_dtype)
+    elif isinstance(problem, Attention):
+        types = (problem.dtype, problem.kv_dtype, problem.out_dtype)
+        several = not isinstance(problem.q_len, int) or not isinstance(problem.kv_len, int)
+        types = (*types, problem.backward, several)
+    elif isinstance(problem, GroupedGemm):
+        types = (problem.dtype, problem.weight_dtype, problem.out_dtype)
+    else:
+        types = (problem.dtype,)  # the peak that its rate is a share of is the same for all
+    return (problem.family, types, problem.backend, model_family(problem))
 
 
 def library_prediction(problem: Problem, gpu: Gpu, *, learned: bool = True) -> Prediction:
@@ -66,42 +90,92 @@ def library_prediction(problem: Problem, gpu: Gpu, *, learned: bool = True) -> P
     Raises:
         UnsupportedDtypeError: the device has no arithmetic for the problem's type.
     """
-    if not isinstance(problem, MemoryBound):
-        require_dtype(problem.compute_dtype, gpu)
-    table = table_of(problem)
-    model = learned_shape(problem, table, gpu) if learned and problem.flops else None
-    overhead_s = launch_floor_s(gpu)
-    if model is None:
-        found = shape_estimate(table, gpu, launch_overhead_s=overhead_s, warm_l2=False)
-        seconds, (low, high) = float(found.seconds[0]), SHAPE_LOG_INTERVAL
-        floor_us = _floor_s(problem, gpu) * 1e6
+    return library_predictions([problem], gpu, learned=learned)[0]
+
+
+def library_predictions(
+    problems: Sequence[Problem], gpu: Gpu, *, learned: bool = True
+) -> list[Prediction]:
+    """Predict kernels of one `kind_of`; see `library_prediction`."""
+    first = problems[0]
+    if not isinstance(first, MemoryBound):
+        require_dtype(first.compute_dtype, gpu)
+    table = table_of(problems)
+    exact = _exact_work(problems, table)
+    model = learned_shape(first, table, gpu) if learned and exact.flops.any() else None
+    estimated = None
+    if model is None or not exact.flops.all():
+        overhead_s = launch_floor_s(gpu)
+        estimated = shape_estimate(table, gpu, launch_overhead_s=overhead_s, warm_l2=False)
+    floor_s = _floors_s(first, exact, gpu)
+    answers = []
+    for at, problem in enumerate(problems):
+        row = _Row(at, float(exact.flops[at]), float(exact.bytes_moved[at]))
+        source = estimated if model is None or not row.flops else model
+        assert source is not None  # the estimate is there for whatever the model has no answer to
+        answers.append(_prediction(problem, gpu, row, source, float(floor_s[at])))
+    return answers
+
+
+@dataclass(frozen=True)
+class _Row:
+    at: int
+    flops: float
+    bytes_moved: float
+
+
+@dataclass(frozen=True)
+class _Exact:
+    flops: Array
+    bytes_moved: Array
+    write_bytes: Array
+
+
+def _exact_work(problems: Sequence[Problem], table: ShapeTable) -> _Exact:
+    """Operations and compulsory bytes of each problem, (N,)."""
+    if isinstance(table, AttentionTable):
+        return _Exact(table.flops, table.compulsory_bytes, table.write_bytes)
+    if isinstance(table, MemoryBoundTable):
+        return _Exact(table.flops, table.read_bytes + table.write_bytes, table.write_bytes)
+    names = ("flops", "compulsory_bytes", "write_bytes")
+    return _Exact(*(np.array([getattr(p, name) for p in problems]) for name in names))
+
+
+def _prediction(
+    problem: Problem, gpu: Gpu, row: _Row, source: LearnedShape | ShapeEstimate, floor_s: float
+) -> Prediction:
+    at = row.at
+    if isinstance(source, ShapeEstimate):
+        model, found, (low, high) = None, source, SHAPE_LOG_INTERVAL
+        seconds, floor_us = float(source.seconds[at]), floor_s * 1e6
     else:
-        found, seconds, (low, high) = model.estimate, model.seconds, model.log_interval
-        floor_us = float(found.launch_s[0]) * 1e6  # its data repeats launches, operands in L2
+        model, found, seconds = source, source.estimate, float(source.seconds[at])
+        low, high = (float(end[at]) for end in source.log_interval)
+        floor_us = float(found.launch_s[at]) * 1e6  # its data repeats launches, operands in L2
     latency_us = max(seconds * 1e6, floor_us)
-    tflops = problem.flops / latency_us * 1e-6
-    scale = latency_us / (float(found.seconds[0]) * 1e6)
+    tflops = row.flops / latency_us * 1e-6
+    scale = latency_us / (float(found.seconds[at]) * 1e6)
     return Prediction(
         problem=problem,
         gpu=gpu.name,
         config=None,
         latency_us=latency_us,
         interval_us=(
-            max(latency_us * float(np.exp(low)), floor_us), latency_us * float(np.exp(high)),
+            max(latency_us * math.exp(low), floor_us), latency_us * math.exp(high),
         ),
         coverage=COVERAGE,
         tflops=tflops,
         share_of_peak=tflops / _peak(problem, gpu),
-        limiter=found.limiter_name(0),
+        limiter=found.limiter_name(at),
         breakdown_us={
-            name: float(seconds[0]) * 1e6 * scale for name, seconds in found.by_limiter.items()
+            name: float(seconds[at]) * 1e6 * scale for name, seconds in found.by_limiter.items()
         },
         waves=None,
         occupancy=None,
-        basis="analytic" if model is None else model.basis,
+        basis="analytic" if model is None else model.basis[at],
         model=None if model is None else model.model,
         expected_error=None if model is None else model.expected_error,
-        notes=_notes(problem, found, gpu, model),
+        notes=_notes(problem, row, found, gpu, model),
     )  # fmt: skip
 
 
@@ -111,31 +185,32 @@ def _peak(problem: Problem, gpu: Gpu) -> float:
     )
 
 
-def _floor_s(problem: Problem, gpu: Gpu) -> float:
-    written = problem.write_bytes
-    if isinstance(problem, MemoryBound):
-        dtype, products = "fp32", 0.0
-    else:
-        dtype, products = problem.compute_dtype.name, problem.flops
-    return compulsory_floor_s(
-        gpu, dtype, flops=products, read_bytes=problem.compulsory_bytes - written,
-        write_bytes=written,
-    )  # fmt: skip
+def _floors_s(problem: Problem, exact: _Exact, gpu: Gpu) -> Array:
+    dtype = "fp32" if isinstance(problem, MemoryBound) else problem.compute_dtype.name
+    products = 0.0 * exact.flops if isinstance(problem, MemoryBound) else exact.flops
+    return np.array(
+        [
+            compulsory_floor_s(
+                gpu, dtype, flops=float(f), read_bytes=float(b - w), write_bytes=float(w)
+            )
+            for f, b, w in zip(products, exact.bytes_moved, exact.write_bytes, strict=True)
+        ]
+    )
 
 
 def _notes(
-    problem: Problem, found: ShapeEstimate, gpu: Gpu, model: LearnedShape | None
+    problem: Problem, row: _Row, found: ShapeEstimate, gpu: Gpu, model: LearnedShape | None
 ) -> tuple[str, ...]:
-    if not problem.compulsory_bytes:
+    if not row.bytes_moved:
         return ("no work: the time is the launch overhead alone",)
     notes = [] if model is None else list(model.notes)
     if problem.backend is not None and model is None:
-        tiling = found.tiling_names[int(found.tiling[0])]
+        tiling = found.tiling_names[int(found.tiling[row.at])]
         notes.append(
             f"no model of {problem.backend} here: the analytic estimate answers, for tiles of "
             f"{tiling} or whatever runs as fast"
         )
-    if found.limiter_name(0) == "launch":
+    if found.limiter_name(row.at) == "launch":
         notes.append("launch-bound: the overhead of a launch outweighs its work")
-    notes += memory_notes(problem.compulsory_bytes, "what it reads and writes", gpu)
+    notes += memory_notes(row.bytes_moved, "what it reads and writes", gpu)
     return tuple(notes)

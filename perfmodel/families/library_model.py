@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.analytic.shape import ShapeEstimate, ShapeTable
 from perfmodel.errors import ModelFileError, SchemaMismatchError
@@ -21,17 +22,19 @@ from perfmodel.problems.attention import Attention
 from perfmodel.problems.gemm import Gemm
 from perfmodel.problems.library import LibraryKernel, stand_in
 
+Array = NDArray[np.float64]
+
 BLOCK_SCALED_BACKENDS = frozenset({"deepgemm"})
 """Backends whose 8-bit products have a scale per block in all data."""
 
 
 @dataclass(frozen=True)
 class LearnedShape:
-    """A learned answer: seconds, interval in log units, what it rests on."""
+    """Learned answers of N problems: seconds and the interval in logs (N,), what they rest on."""
 
-    seconds: float
-    log_interval: tuple[float, float]
-    basis: Basis
+    seconds: Array
+    log_interval: tuple[Array, Array]
+    basis: tuple[Basis, ...]
     model: str
     expected_error: float | None
     estimate: ShapeEstimate
@@ -41,7 +44,8 @@ class LearnedShape:
 def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape | None:
     """Return what the shipped model of the problem's family says, ``None`` where it has nothing.
 
-    That is: no model of the family, no data type alike, no kernel that may stand in.
+    That is: no model of the family, no data type alike, no kernel that may stand in. ``table``
+    holds N problems of the model, data types and backend of ``problem``.
     """
     family = model_family(problem)
     if family is None or problem.backend is None:
@@ -74,18 +78,16 @@ def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape
     backend = kernel.kernel or kernel.backend
     scaled = backend in BLOCK_SCALED_BACKENDS
     columns |= kernel_columns(kernel.backend, backend, scaled)
-    features = shape_matrix(columns, 1)
+    features = shape_matrix(columns, len(estimate))
     own = model.for_device(gpu.name)
-    seconds = float(estimate.seconds[0] * np.exp(own.log_correction(features)[0]))
     exact = here and not notes
-    within = exact and bool(own.covers(features)[0])
-    low, high = own.log_interval(features, here)
+    within = own.covers(features) & exact
     accuracy = model.accuracy
     entry = accuracy.get(f"{gpu.name}/{dtype}") if here else _left_out(model, dtype)
     return LearnedShape(
-        seconds=seconds,
-        log_interval=(float(low[0]), float(high[0])),
-        basis="interpolated" if within else "extrapolated",
+        seconds=estimate.seconds * np.exp(own.log_correction(features)),
+        log_interval=own.log_interval(features, here),
+        basis=tuple("interpolated" if known else "extrapolated" for known in within),
         model=model.version,
         expected_error=(entry or {}).get("error_mean"),
         estimate=estimate,
