@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from perfmodel.errors import UnknownShapeError, closest
+from perfmodel.errors import TuningWarning, UnknownShapeError, UsageError, closest
 from perfmodel.problems.dtypes import parse_dtype
 from tuner import devices, triton_api
+from tuner.call_key import Key
 from tuner.decision import Call
 from tuner.decorator import Autotuner
+from tuner.processes import alive
 
 Shape = Mapping[str, Any]
 """Arguments of a call by name. A tensor may be replaced by its element type; ``dtype`` gives that
@@ -29,7 +33,7 @@ def warm(kernel: Autotuner, shapes: Iterable[Shape]) -> dict[int, Any]:
         UnknownShapeError: a value is missing, or a name is no argument.
     """
     found = {}
-    for place, shape in enumerate(shapes):
+    for place, shape in enumerate(_listed(shapes)):
         call = call_of(kernel, shape)
         decision = kernel.decide_ahead(call, may_time=False)
         found[place] = decision.config
@@ -55,7 +59,8 @@ def tune(
         UnknownShapeError: a value is missing, or a name is no argument.
     """
     found = {}
-    for place, shape in enumerate(shapes):
+    untimed = 0
+    for place, shape in enumerate(_listed(shapes) if inputs is None else shapes):
         if inputs is not None:
             args, kwargs = inputs(shape)
             call = Call.of(kernel.arg_names, tuple(args), dict(kwargs) | {"warmup": False})
@@ -66,18 +71,29 @@ def tune(
             raise UnknownShapeError(
                 f"shapes[{place}] of {kernel.name} has no grid, which timing needs; add 'grid'"
             )
-        found[place] = kernel.decide_ahead(call, may_time=real).config
+        decision = kernel.decide_ahead(call, may_time=real)
+        untimed += decision.policy.times and not real
+        found[place] = decision.config
+    if untimed:
+        warnings.warn(
+            f"{untimed} of {len(found)} shapes of {kernel.name} give types for tensors and were "
+            "decided by the model; to be timed they need tensors and a grid",
+            TuningWarning,
+            stacklevel=3,
+        )
     return found
 
 
-def config_for(kernel: Autotuner, **arguments: Any) -> Any:
+def config_for(kernel: Any, **arguments: Any) -> Any:
     """Return the configuration for a call with these arguments: a look-up, nothing is timed.
 
     For use before a launch inside ``torch.compile``: ``config.all_kwargs()`` are plain constants.
 
     Raises:
         UnknownShapeError: a value is missing, or a name is no argument.
+        UsageError: ``kernel`` is none that `tuner.autotune` made.
     """
+    kernel = _tuned(kernel)
     call = call_of(kernel, arguments)
     key = kernel.key_of(call)
     known = kernel.cache.get(key, kernel.looked_up.get(key))
@@ -87,9 +103,83 @@ def config_for(kernel: Autotuner, **arguments: Any) -> Any:
     return known
 
 
-def resolve(kernel: Autotuner, shapes: Iterable[Shape]) -> list[tuple[Shape, Any]]:
+def resolve(kernel: Any, shapes: Iterable[Shape]) -> list[tuple[Shape, Any]]:
     """Return each shape with its configuration; see `config_for`."""
-    return [(shape, config_for(kernel, **shape)) for shape in shapes]
+    return [(shape, config_for(kernel, **shape)) for shape in _listed(shapes)]
+
+
+def explained_call(kernel: Autotuner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    """Return the call that the arguments of ``kernel.explain`` stand for.
+
+    Raises:
+        UnknownShapeError: a value is missing, or a name is no argument.
+    """
+    if not args:
+        skipped = _launch_options() - {"grid", *kernel.arg_names}
+        return call_of(kernel, {n: v for n, v in kwargs.items() if n not in skipped})
+    if len(args) > len(kernel.arg_names):
+        raise UnknownShapeError(
+            f"{kernel.name} takes {len(kernel.arg_names)} arguments and was given {len(args)}: "
+            f"{', '.join(kernel.arg_names)}"
+        )
+    named = dict(zip(kernel.arg_names, args, strict=False)) | dict(kwargs)
+    _check_names(kernel, [n for n in kwargs if n not in _launch_options()])
+    _check_key(kernel, named)
+    return Call.of(kernel.arg_names, args, kwargs)
+
+
+def warn_late(kernel: Autotuner, key: Key) -> None:
+    """Warn of a decision during a call although the kernel was made ready ahead of time."""
+    warnings.warn(
+        f"{kernel.name} decides during a call for {key[:-2]}, which was not among the "
+        "shapes it was warmed for; later ones are counted in late_decisions",
+        TuningWarning,
+        stacklevel=6,
+    )
+
+
+def _launch_options() -> frozenset[str]:
+    return triton_api.backend_options() | {*triton_api.CONFIG_OPTIONS, "warmup", "grid"}
+
+
+def _tuned(kernel: Any) -> Autotuner:
+    found = triton_api.tuned(kernel, alive)
+    if not isinstance(found, Autotuner):
+        name = getattr(kernel, "__name__", type(kernel).__name__)
+        raise UsageError(f"{name} is no kernel that tuner.autotune decorated; give that one")
+    return found
+
+
+def _listed(shapes: Iterable[Shape]) -> list[Shape]:
+    listed = [] if isinstance(shapes, Mapping) else list(shapes)
+    wrong = shapes if isinstance(shapes, Mapping) else next(
+        (shape for shape in listed if not isinstance(shape, Mapping)), None
+    )  # fmt: skip
+    if wrong is not None:
+        raise UnknownShapeError(
+            f"shapes has {wrong!r}; use a list of arguments by name: [{{'M': 4096, ...}}, ...]"
+        )
+    return listed
+
+
+def _check_names(kernel: Autotuner, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in kernel.arg_names:
+            raise UnknownShapeError(
+                f"a shape of {kernel.name} has {name!r}{closest(name, kernel.arg_names)}; "
+                f"use its arguments: {', '.join(kernel.arg_names)}"
+            )
+
+
+def _check_key(kernel: Autotuner, given: Mapping[str, Any]) -> None:
+    missing = [
+        name for name in kernel.call_key.names if name not in given and not kernel.has_default(name)
+    ]
+    if missing:
+        raise UnknownShapeError(
+            f"a shape of {kernel.name} lacks {', '.join(missing)}; needed are: "
+            f"{', '.join(kernel.call_key.names)}"
+        )
 
 
 def call_of(kernel: Autotuner, shape: Shape) -> Call:
@@ -103,25 +193,37 @@ def call_of(kernel: Autotuner, shape: Shape) -> Call:
     binding = kernel.binding
     family = binding is not None and hasattr(binding, "roles")
     dtype = given.pop("dtype", None) if family and "dtype" not in kernel.arg_names else None
-    for name in given:
-        if name not in kernel.arg_names:
-            raise UnknownShapeError(
-                f"a shape of {kernel.name} has {name!r}{closest(name, kernel.arg_names)}; "
-                f"use its arguments: {', '.join(kernel.arg_names)}"
-            )
+    _check_names(kernel, given)
     if family:
         given = _packed(binding.roles, given, dtype)  # type: ignore[union-attr]  # has roles
-    missing = [name for name in kernel.call_key.names if name not in given]
-    if missing:
-        raise UnknownShapeError(
-            f"a shape of {kernel.name} lacks {', '.join(missing)}; needed are: "
-            f"{', '.join(kernel.call_key.names)}"
-        )
+    _check_key(kernel, given)
+    if family:
+        _check_family(kernel, binding.roles, given)  # type: ignore[union-attr]  # as above
     ordered = {name: given[name] for name in kernel.arg_names if name in given}
     kwargs = dict(ordered)
     if grid is not None:
         kwargs |= {"grid": grid, "warmup": False}
     return Call((), kwargs, ordered)
+
+
+def _check_family(kernel: Autotuner, roles: Mapping[str, str], given: Mapping[str, Any]) -> None:
+    """A look-up has no launch that would tell: sizes are whole numbers, and types are known."""
+    for role in ("m", "n", "k"):
+        value = given.get(roles[role])
+        try:
+            sound = operator.index(value) >= 0  # type: ignore[arg-type]  # what is none raises
+        except TypeError:
+            sound = False
+        if not sound:
+            raise UnknownShapeError(
+                f"a shape of {kernel.name} has {roles[role]}={value!r}; use a whole number from 0"
+            )
+    missing = [roles[role] for role in ("a", "b") if roles[role] not in given]
+    if missing:
+        raise UnknownShapeError(
+            f"a shape of {kernel.name} lacks {' and '.join(missing)}; give tensors, their types, "
+            "or dtype='bf16' for all of them"
+        )
 
 
 def _packed(roles: Mapping[str, str], given: dict[str, Any], dtype: Any) -> dict[str, Any]:

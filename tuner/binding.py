@@ -6,6 +6,7 @@ Names are checked when the kernel is decorated; a call only looks values up.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -99,7 +100,7 @@ class GemmBinding:
     def problem(self, arguments: Mapping[str, Any], gpu: Gpu | None) -> Gemm | NotKnown:
         """Return the product that these arguments ask for."""
         try:
-            m, n, k = (int(arguments[self.roles[role]]) for role in ("m", "n", "k"))
+            m, n, k = (operator.index(arguments[self.roles[role]]) for role in ("m", "n", "k"))
             a, b = (arguments[self.roles[role]] for role in ("a", "b"))
             a_dtype, b_dtype = _operand(a, gpu), _operand(b, gpu)
             out_dtype = _out_dtype(arguments.get(self.roles.get("c", "")))

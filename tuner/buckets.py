@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.errors import UnknownNameError, UsageError, closest
+from tuner.decision import Call, Octave
+
+if TYPE_CHECKING:
+    from tuner.call_key import Key
+    from tuner.decorator import Autotuner
 
 Bucket = Callable[[Any], Any]
 
@@ -40,6 +45,21 @@ def parse_buckets(kernel: str, key: Sequence[str], asked: Mapping[str, Any]) -> 
 def octave(value: int) -> int:
     """Return the least power of two that is not under ``value``; 0 for nothing."""
     return 0 if value <= 0 else 1 << (value - 1).bit_length()
+
+
+def neighbours_of(kernel: Autotuner, key: Key, call: Call) -> Octave | None:
+    """Return the calls that may share a timed decision: a family's rows within a factor of two.
+
+    Not between ranks, whose calls may come in another order.
+    """
+    dimension = None if kernel.binding is None else kernel.binding.dimension
+    if not kernel.settings.judged or dimension is None or dimension in kernel.settings.buckets:
+        return None
+    if dimension not in kernel.call_key.names or dimension not in call.arguments or kernel.prunes:
+        return None
+    at = kernel.call_key.names.index(dimension)
+    upper = octave(int(call.arguments[dimension]))
+    return Octave(dimension, upper, (*key[:at], *key[at + 1 :]))
 
 
 def _bucket(name: str, how: Any) -> Bucket:

@@ -6,7 +6,7 @@ choose a plan, made once, that says where to look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,12 @@ class _Plan:
     values: tuple[tuple[bool, Any], ...]  # positional?, index or name
     units: tuple[tuple[bool, Any], ...]
     dtypes: tuple[tuple[bool, Any], ...]
+    form: str
+
+
+def _form(values: Iterable[str], tensors: Iterable[str]) -> str:
+    """Which arguments the parts belong to: two optional tensors of one type are not the same."""
+    return f"{','.join(values)};{','.join(tensors)}"
 
 
 class CallKey:
@@ -67,6 +73,7 @@ class CallKey:
             values.append((args[at] if here else kwargs[at]) == 1)
         for here, at in plan.dtypes:
             values.append((args[at] if here else kwargs[at]).dtype)
+        values.append(plan.form)
         values.append(self._device())
         return tuple(values)
 
@@ -77,7 +84,10 @@ class CallKey:
             values[i] = bucket(values[i])
         values += [arguments[name] == 1 for name in self.units if name in arguments]
         values += [dtypes[name] for name in self.arg_names if name in dtypes]
-        return (*values, self._device())
+        form = _form(
+            (n for n in self.names if n in arguments), (n for n in self.arg_names if n in dtypes)
+        )
+        return (*values, form, self._device())
 
     def _plan(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Plan:
         where: dict[str, tuple[bool, Any]] = {
@@ -96,5 +106,9 @@ class CallKey:
                 where[name]
                 for name in self.arg_names
                 if name in where and hasattr(value(name), "dtype")
+            ),
+            form=_form(
+                (name for name in self.names if name in where),
+                (n for n in self.arg_names if n in where and hasattr(value(n), "dtype")),
             ),
         )

@@ -30,6 +30,58 @@ def check_argument_names(kernel: str, arg_names: Sequence[str], **lists: Iterabl
                 )
 
 
+def names_of(given: str | Iterable[str] | None, arg_names: Sequence[str]) -> list[str]:
+    """Return a list of names; text is one name where it is one, else names of one letter each."""
+    if isinstance(given, str):
+        letters = all(letter in arg_names for letter in given)
+        return list(given) if letters and given not in arg_names else [given]
+    return list(given or ())
+
+
+def configs_of(configs: Any) -> list[Any]:
+    """Return the configurations as a list, from whatever can be gone through.
+
+    Raises:
+        UsageError: it is one configuration, a kernel, or nothing that holds any.
+    """
+    if hasattr(configs, "all_kwargs"):
+        raise UsageError(f"configs is one Config; use a list: [Config({configs.kwargs!r})]")
+    if hasattr(configs, "arg_names") or callable(configs):
+        name = getattr(configs, "__name__", "a function")
+        raise UsageError(
+            f"configs is the kernel {name} itself; write @tuner.autotune(configs=[...], key=[...])"
+        )
+    if isinstance(configs, str | Mapping) or not isinstance(configs, Iterable):
+        raise UsageError(f"configs is {configs!r}; use a list of triton.Config({{...}})")
+    return list(configs)
+
+
+def check_callables(**functions: Any) -> None:
+    """Do nothing where every value is a function or ``None``.
+
+    Raises:
+        UsageError: one is neither; Triton finds out when it calls it.
+    """
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise UsageError(f"{name} is {function!r}; use a function")
+
+
+def check_conflicts(configs: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
+    """Do nothing where a call sets nothing that a configuration sets.
+
+    Raises:
+        ValueError: it does, as in Triton.
+    """
+    for config in configs:
+        conflicts = kwargs.keys() & config.kwargs.keys()
+        if conflicts:
+            raise ValueError(
+                f"Conflicting meta-parameters: {', '.join(sorted(conflicts))}. "
+                "They are set by the call and by a config; leave them out of one."
+            )
+
+
 def check_options(unknown: Mapping[str, Any], options: Iterable[str]) -> None:
     """Do nothing where the decorator got no option that it does not take.
 
@@ -65,6 +117,8 @@ def check_pruning(prune_configs_by: Mapping[str, Any] | None) -> None:
                 f"prune_configs_by has {name!r}{closest(str(name), PRUNING_KEYS)}; it takes: "
                 f"{', '.join(PRUNING_KEYS)}"
             )
+    given = prune_configs_by or {}
+    check_callables(**{name: given.get(name) for name in ("perf_model", "early_config_prune")})
     if prune_configs_by and "top_k" in prune_configs_by:
         kept_of(1, prune_configs_by["top_k"])
 
@@ -91,7 +145,11 @@ def kept_of(survivors: int, top_k: Any) -> int:
 
 
 def check_configs(
-    kernel: str, arg_names: Sequence[str], configs: Sequence[Any], decorator_options: Iterable[str]
+    kernel: str,
+    arg_names: Sequence[str],
+    configs: Sequence[Any],
+    decorator_options: Iterable[str],
+    what: str = "configs",
 ) -> None:
     """Do nothing where every configuration's keys can be meant.
 
@@ -104,12 +162,12 @@ def check_configs(
     for position, config in enumerate(configs):
         if not hasattr(config, "all_kwargs"):
             raise UsageError(
-                f"configs[{position}] of {kernel} is {config!r}; use triton.Config({{...}})"
+                f"{what}[{position}] of {kernel} is {config!r}; use triton.Config({{...}})"
             )
         for name in config.kwargs:
             if name in arg_names or name in backend:
                 continue
-            place = f"configs[{position}] of {kernel} has {name!r}"
+            place = f"{what}[{position}] of {kernel} has {name!r}"
             if name in options:
                 raise UnknownOptionError(f"{place}, which is an option of autotune itself")
             near = closest(name, arg_names) or closest(name, triton_api.CONFIG_OPTIONS)

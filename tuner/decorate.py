@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import UnknownNameError
+from perfmodel.errors import UnknownNameError, UnknownOptionError, UsageError
 from perfmodel.hardware.gpu import Gpu
 from tuner import checks, triton_api
 from tuner.binding import bind
-from tuner.buckets import parse_buckets
+from tuner.buckets import SPELLINGS, parse_buckets
 from tuner.decorator import OWN_OPTIONS, STOCK_OPTIONS, Autotuner
 from tuner.measure.device import Device
 from tuner.policy import Policy, parse_policy
@@ -67,7 +67,10 @@ def autotune(
             keeps the model from saying that a decision holds for a whole octave of rows.
         deterministic: never time.
         budget_s: seconds that one decision may time for.
-        device: where to time instead of the current device.
+        device: where to time instead of the current device (`tuner.measure.device.Device`). Timing
+            happens in this process, with the call's own tensors: a kernel that never ends is not
+            cut off, since no launch can be taken back. ``budget_s`` is looked at between launches.
+            What hangs or crashes while it is compiled costs its worker process only.
         check: looks at the arguments after a launch and returns what is wrong with the result,
             ``None`` for nothing; a configuration that is wrong is rejected before it can win.
         rank_timeout_s: how long ranks of a distributed job wait for rank 0.
@@ -78,6 +81,15 @@ def autotune(
         UsageError: a value that cannot be used.
     """
     checks.check_options(unknown, (*STOCK_OPTIONS, *OWN_OPTIONS))
+    checks.check_callables(
+        problem=problem, pre_hook=pre_hook, post_hook=post_hook, do_bench=do_bench, check=check
+    )
+    if buckets is not None and not isinstance(buckets, bool | Mapping):
+        raise UsageError(f"buckets is {buckets!r}; use {{argument: {SPELLINGS}}}, or False")
+    if names and family is None and problem is None:
+        raise UnknownOptionError(f"names is {dict(names)!r} without a family; add family='gemm'")
+    # Now: what can be gone through once only would be empty for the second kernel.
+    listed = None if configs is None else checks.configs_of(configs)
     chosen = None if policy is None else parse_policy(policy, "policy")
 
     def decorate(fn: Any) -> Autotuner:
@@ -87,18 +99,22 @@ def autotune(
             raise UnknownNameError(
                 f"{name} has no key; give the arguments whose values call for another config"
             )
-        binding = bind(name, arg_names, family=family, problem=problem, names=names, key=key or ())
-        if not configs and key is None and binding is None:
+        binding = bind(
+            name, arg_names, family=family, problem=problem, names=names,
+            key=checks.names_of(key, arg_names),
+        )  # fmt: skip
+        if not listed and key is None and binding is None:
             raise UnknownNameError(f"{name} has no configs; give some, or a family")
         asked = buckets if isinstance(buckets, Mapping) else {}
-        keys = list(key if key is not None else binding.keys if binding is not None else ())
+        given = key if key is not None else binding.keys if binding is not None else ()
+        keys = checks.names_of(given, arg_names)
         settings = Settings(
             policy=chosen, k=k, gpu=gpu, deterministic=deterministic, budget_s=budget_s,
             device=device, rank_timeout_s=rank_timeout_s, check=check,
             buckets=parse_buckets(name, keys, asked), judged=buckets is not False,
         )  # fmt: skip
         return Autotuner(
-            fn, arg_names, None if configs is None else list(configs), key, reset_to_zero,
+            fn, arg_names, None if listed is None else list(listed), key, reset_to_zero,
             restore_value, pre_hook=pre_hook, post_hook=post_hook,
             prune_configs_by=prune_configs_by, warmup=warmup, rep=rep,
             use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +12,12 @@ from perfmodel.problems.gemm import Gemm
 from tuner import checks, devices, triton_api
 from tuner.accounting import Account
 from tuner.binding import Binding
-from tuner.buckets import octave
+from tuner.buckets import neighbours_of
 from tuner.call_key import CallKey, Key
 from tuner.decision import Call, Decision, Octave
 from tuner.hooks import Hooks
 from tuner.identity import kernel_hash
+from tuner.processes import alive, reduced
 from tuner.settings import Settings
 from tuner.tiles import TileNames, TileSet
 
@@ -35,10 +33,7 @@ OWN_OPTIONS = (
     "device", "rank_timeout_s", "check",
 )  # fmt: skip
 
-ACCOUNTS_KEPT = 1024
-"""Decisions of one kernel that `explain` remembers."""
-
-_alive: weakref.WeakSet[Autotuner] = weakref.WeakSet()
+ACCOUNTS_KEPT = 1024  # decisions of one kernel that `explain` remembers
 
 
 class _ThreadState(threading.local):
@@ -82,10 +77,13 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         plain = triton_api.base_function(fn)
         self.name: str = getattr(plain, "__name__", "kernel")
         self.module: str = getattr(plain, "__module__", "")
-        keys = list(binding.keys if key is None and binding is not None else key or ())
+        given = binding.keys if key is None and binding is not None else key
+        keys = checks.names_of(given, arg_names)
+        reset_to_zero = checks.names_of(reset_to_zero, arg_names)
+        restore_value = checks.names_of(restore_value, arg_names)
         checks.check_argument_names(
-            self.name, arg_names, key=keys, reset_to_zero=reset_to_zero or (),
-            restore_value=restore_value or (),
+            self.name, arg_names, key=keys, reset_to_zero=reset_to_zero,
+            restore_value=restore_value,
         )  # fmt: skip
         checks.check_pruning(prune_configs_by)
         checks.check_configs(self.name, arg_names, configs or (), (*STOCK_OPTIONS, *OWN_OPTIONS))
@@ -97,7 +95,8 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         self.settings = settings or Settings()
         self.binding = binding
         self.hooks = Hooks(pre_hook, post_hook, self.reset_to_zero)
-        self.own_do_bench: Callable[..., Any] | None = self._do_bench
+        self.own_do_bench = do_bench
+        """The user's timer. What Triton makes of ``warmup`` and ``rep`` needs a device."""
         self.makes_configs = not configs and binding is not None
         self.tile_names: TileNames | None = None
         self.tile_set: TileSet | None = None
@@ -124,7 +123,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         self.judged: dict[Octave, list[tuple[list[Any], Any]]] = {}
         self._lock = threading.Lock()
         self._key_locks: dict[Key, threading.Lock] = {}
-        _alive.add(self)
+        alive.add(self)
 
     # What a call does
 
@@ -149,7 +148,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
 
     def _decide(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Choose for a key that is new to this process; one thread a key, the others wait."""
-        self._check_conflicts(kwargs)
+        checks.check_conflicts(self.configs, kwargs)
         call = Call.of(self.arg_names, args, kwargs)
         if _thread.deciding:
             # A kernel launched by a hook, or while another is timed: neither timed nor kept, and no
@@ -163,7 +162,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
                 self._warn_if_late(key)
                 capturing = devices.is_capturing()
                 decision = self._new_decision(
-                    call, may_time=not capturing, octave_=self._octave_of(key, call)
+                    call, may_time=not capturing, octave_=neighbours_of(self, key, call)
                 )
                 if capturing and not decision.keep:
                     decision.notes.append("a CUDA graph was being captured: to be timed later")
@@ -222,29 +221,6 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         except TypeError:
             return None
 
-    def _octave_of(self, key: Key, call: Call) -> Octave | None:
-        """The neighbours that may share a timed decision: a family's rows within a factor of two.
-
-        Not between ranks, whose calls may come in another order.
-        """
-        dimension = None if self.binding is None else self.binding.dimension
-        if not self.settings.judged or dimension is None or dimension in self.settings.buckets:
-            return None
-        if dimension not in self.call_key.names or dimension not in call.arguments or self.prunes:
-            return None
-        at = self.call_key.names.index(dimension)
-        upper = octave(int(call.arguments[dimension]))
-        return Octave(dimension, upper, (*key[:at], *key[at + 1 :]))
-
-    def _check_conflicts(self, kwargs: Mapping[str, Any]) -> None:
-        for config in self.configs:
-            conflicts = kwargs.keys() & config.kwargs.keys()
-            if conflicts:
-                raise ValueError(
-                    f"Conflicting meta-parameters: {', '.join(sorted(conflicts))}. "
-                    "They are set by the call and by a config; leave them out of one."
-                )
-
     # What Triton and other libraries call
 
     @property
@@ -298,7 +274,8 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         """Whether there is anything to time with."""
         if self.settings.device is not None or self.own_do_bench is not None:
             return True
-        return identity not in (devices.INTERPRETER, devices.NOWHERE)
+        old = self._do_bench is not None  # Triton's own, of warmup= and rep=
+        return identity not in (devices.INTERPRETER, *(() if old else (devices.NOWHERE,)))
 
     def memory(self) -> Store:
         """Return where measurements are kept."""
@@ -340,6 +317,8 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             config = config_of_pin(
                 self.name, self.arg_names, self.configs, config, self.has_default
             )
+        elif config is not None:
+            checks.check_configs(self.name, self.arg_names, [config], OWN_OPTIONS, "pin")
         self.pinned = config
         self._forget()
 
@@ -347,11 +326,16 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         """Print and return what became of every configuration for these arguments, and why.
 
         A call that was decided is accounted for as it was; for any other the account says what
-        would be done. Nothing is timed or launched, and no GPU is needed.
+        would be done. Nothing is timed or launched, and no GPU is needed. Arguments are those of a
+        call, or by name those of a shape, as for `tuner.config_for`.
+
+        Raises:
+            UnknownShapeError: a value is missing, or a name is no argument.
         """
         from tuner.account_of import account_of  # noqa: PLC0415 - it loads the model
+        from tuner.ahead import explained_call  # noqa: PLC0415 - as above
 
-        call = Call.of(self.arg_names, args, kwargs)
+        call = explained_call(self, args, kwargs)
         decision = self._accounts.get(self.key_of(call))
         if decision is None:
             decision = self._new_decision(call, may_time=True, preview=True)
@@ -394,16 +378,9 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             return
         self.late_decisions += 1
         if self.late_decisions == 1:
-            import warnings  # noqa: PLC0415 - once a kernel
+            from tuner.ahead import warn_late  # noqa: PLC0415 - once a kernel
 
-            from perfmodel.errors import TuningWarning  # noqa: PLC0415 - as above
-
-            warnings.warn(
-                f"{self.name} decides during a call for {key[:-1]}, which was not among the "
-                "shapes it was warmed for; later ones are counted in late_decisions",
-                TuningWarning,
-                stacklevel=5,
-            )
+            warn_late(self, key)
 
     def _forget(self) -> None:
         with self._lock:
@@ -420,43 +397,4 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
 
     def __reduce__(self) -> Any:
         """Pickle by name, as functions are, with what was decided: another process keeps it."""
-        plain = triton_api.base_function(self.fn)
-        qualified = getattr(plain, "__qualname__", self.name)
-        found = None
-        with suppress(ImportError, AttributeError):
-            found = _by_name(self.module, qualified)
-        if found is not self:
-            raise TypeError(
-                f"kernel {self.module}.{qualified} cannot be found by its name; define it at the "
-                "top level of a module to send it to another process"
-            )
-        return _restored, (self.module, qualified, list(self.cache.items()))
-
-
-def _by_name(module: str, qualified: str) -> Any:
-    found: Any = importlib.import_module(module)
-    for part in qualified.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def _restored(module: str, qualified: str, decided: Sequence[tuple[Key, Any]]) -> Any:
-    """Find a kernel by its name and give it what another process decided."""
-    kernel = _by_name(module, qualified)
-    for key, config in decided:
-        kernel.cache.setdefault(key, config)
-    return kernel
-
-
-def _reset_after_fork() -> None:
-    import sys  # noqa: PLC0415 - runs in forked children only
-
-    for kernel in list(_alive):
-        kernel.reset_after_fork()
-    timing = sys.modules.get("tuner.timing")
-    if timing is not None:
-        timing.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+        return reduced(self)

@@ -64,6 +64,15 @@ def config_of_pin(
         raise UnknownNameError(
             f"the pin of {kernel} lacks {', '.join(missing)}, which each of its configs sets"
         )
+    for name, value in pin.items():
+        for config in configs:
+            theirs = config.all_kwargs().get(name)
+            # A file, or JSON, may hold "64" for 64: the kernel would be compiled with text.
+            if isinstance(value, str) and isinstance(theirs, int | float):
+                raise UnknownNameError(
+                    f"the pin of {kernel} has {name}={value!r}, which is text; its configs have "
+                    f"numbers such as {theirs!r}"
+                )
     fields = {name: pin[name] for name in triton_api.CONFIG_OPTIONS if name in pin}
     kwargs = {name: value for name, value in pin.items() if name not in fields}
     return triton_api.Config(kwargs, **fields)

@@ -36,7 +36,15 @@ class Settings:
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
             raise UsageError(f"k is {self.k!r}; use a whole number of at least 1")
+        if not isinstance(self.deterministic, bool):
+            raise UsageError(f"deterministic is {self.deterministic!r}; use True or False")
+        if self.device is not None and not callable(getattr(self.device, "time", None)):
+            raise UsageError(
+                f"device is {self.device!r}; use an object that times trials "
+                "(tuner.measure.device.Device), or leave it out for the current device"
+            )
         for name in ("budget_s", "rank_timeout_s"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and value > 0):
                 raise UsageError(f"{name} is {value!r}; use seconds above 0")

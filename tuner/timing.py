@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.dataset.outcome import Outcome
+from perfmodel.errors import TuningWarning
 from tuner import keys, store, triton_api
 from tuner.accounting import Fate
 from tuner.arguments import NOTHING, CannotCopyError, Snapshot
@@ -158,9 +160,35 @@ def _time(session: Session, by_model: str) -> None:
     if result is not None:
         _take(session, result)
     if result is None or result.best is None:
+        if _untimed(session, result, by_model):
+            return
         raise all_failed(session, result) from session.error
     _settle(session, result)
     tell_result(session, result, time.perf_counter() - started)
+
+
+def _untimed(session: Session, result: SearchResult | None, by_model: str) -> bool:
+    """Whether they ran and the timer gave no time for any: then nothing is known, and no error.
+
+    The choice holds in this process only.
+    """
+    ran = {
+        session.decision.texts[entry.config]
+        for entry in (result.entries if result is not None else ())
+        if entry.status is Status.IMPLAUSIBLE
+    }
+    if not ran:
+        return False
+    decision = session.decision
+    decision.position = session.pick if session.pick in ran else min(ran)
+    decision.by = f"{by_model}: the timer gave no usable time"
+    reason = decision.fates[decision.position][1]
+    warnings.warn(
+        f"{session.kernel.name} could not be timed ({reason}); {by_model} was taken",
+        TuningWarning,
+        stacklevel=2,
+    )
+    return True
 
 
 def _settle(session: Session, result: SearchResult) -> None:

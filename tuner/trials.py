@@ -70,7 +70,9 @@ def device_of(kernel: Autotuner, identity: DeviceIdentity) -> Device:
     if kernel.own_do_bench is not None:
         protocol = f"do_bench-1:{_name_of(kernel.own_do_bench)}"
         return DoBenchDevice(kernel.own_do_bench, identity, protocol)
-    if identity.architecture.startswith(("sm_", "gfx")) and devices.torch_has_it():
+    old_interface = kernel._do_bench is not None  # warmup=, rep= or use_cuda_graph=
+    there = identity.architecture.startswith(("sm_", "gfx"))
+    if there and devices.torch_has_it() and not old_interface:
         return TimerDevice(CudaEvents(), identity)
     return DoBenchDevice(kernel.do_bench, identity, "triton.do_bench-1")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -143,6 +143,16 @@ def jit_function(function: Any) -> Any:
     """Return the kernel below any heuristics."""
     while hasattr(function, "fn") and hasattr(getattr(function, "fn", None), "arg_names"):
         function = function.fn
+    return function
+
+
+def tuned(function: Any, known: Container[Any]) -> Any:
+    """Return the first of ``known`` at or below a kernel's decorators, else ``function`` itself."""
+    found = function
+    while found is not None:
+        if type(found).__hash__ is not None and found in known:
+            return found
+        found = getattr(found, "fn", None)
     return function
 
 
