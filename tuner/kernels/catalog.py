@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.errors import InvalidProblemError, UsageError, closest
+from perfmodel.errors import InvalidConfigError, InvalidProblemError, UsageError, closest
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.dtypes import parse_dtype
 from perfmodel.problems.gemm import Gemm
+from perfmodel.problems.grouped_gemm import GroupedGemm
 from perfmodel.tiling.config import TileConfig
 from tuner.kernels import (
     attention,
@@ -21,6 +22,8 @@ from tuner.kernels import (
     gemm_split_k,
     gemm_weight_only,
     inputs,
+    moe,
+    moe_inputs,
     references,
     spaces,
 )
@@ -51,7 +54,9 @@ class ReferenceKernel:
         inputs: random inputs of a problem from a seed, on a torch device.
         reference: the results in float64, from the same inputs.
         tolerance: how far from them a result may be.
-        examples: small and typical problems, for a tour of all that the kernel can do.
+        examples: typical problems of each type, for a tour of all that the kernel can do.
+        splits: whether ``split_k`` of a configuration has a meaning to it.
+        extras: the names of further parameters that it takes.
     """
 
     name: str
@@ -63,6 +68,8 @@ class ReferenceKernel:
     reference: Callable[[Any, Mapping[str, torch.Tensor]], Tensors]
     tolerance: Callable[[Any], Tolerance]
     examples: tuple[Any, ...]
+    splits: bool = False
+    extras: tuple[str, ...] = ()
 
     def require(self, problem: Any) -> None:
         """Raise unless this kernel computes ``problem``.
@@ -81,9 +88,20 @@ class ReferenceKernel:
 
         Raises:
             InvalidProblemError: this kernel does not compute it.
+            InvalidConfigError: a parameter would be ignored, so that what ran were not ``config``.
             NotInstalledError: Triton is absent.
         """
         self.require(problem)
+        if config.split_k != 1 and not self.splits:
+            raise InvalidConfigError(
+                f"split_k is {config.split_k}, but kernel {self.name} does not split; use 1"
+            )
+        for name, _ in config.extras:
+            if name not in self.extras:
+                raise InvalidConfigError(
+                    f"kernel {self.name} takes no parameter {name!r}; it takes "
+                    f"{', '.join(self.extras) or 'none beyond those of a tile'}"
+                )
         return self.plan(problem, config)
 
     def verify(
@@ -133,11 +151,13 @@ KERNELS: tuple[ReferenceKernel, ...] = (
         "gemm_persistent", "gemm", gemm_persistent.refuses, gemm_persistent.plan,
         spaces.persistent_space, inputs.gemm_inputs, references.gemm_reference, _gemm_tolerance,
         examples=(Gemm(8192, 8192, 4096), Gemm(8192, 8192, 4096, a_dtype="fp8_e4m3")),
+        extras=(gemm_persistent.PROGRAMS,),
     ),
     ReferenceKernel(
         "gemm_split_k", "gemm", gemm_split_k.refuses, gemm_split_k.plan, spaces.split_k_space,
         inputs.gemm_inputs, references.gemm_reference, _gemm_tolerance,
         examples=(Gemm(64, 4096, 8192), Gemm(64, 4096, 8192, a_dtype="fp8_e4m3")),
+        splits=True,
     ),
     ReferenceKernel(
         "gemm_row_scaled", "gemm", gemm_scaled.refuses, gemm_scaled.plan_rows, spaces.gemm_space,
@@ -186,6 +206,16 @@ KERNELS: tuple[ReferenceKernel, ...] = (
                 8, 1, 4096, q_heads=16, kv_heads=1, head_dim=576, v_head_dim=512, page_size=64,
                 shared_kv=True,
             ),
+        ),
+        splits=True,
+    ),
+    ReferenceKernel(
+        "grouped_gemm", "grouped_gemm", moe.refuses, moe.plan, spaces.moe_space,
+        moe_inputs.moe_inputs, moe_inputs.moe_reference, moe_inputs.moe_tolerance,
+        examples=(
+            GroupedGemm(1024, 8, 2, 4096, 14336),
+            GroupedGemm(256, 128, 8, 4096, 1536, dtype="fp8_e4m3"),
+            GroupedGemm(256, 64, 6, 2048, 1408, weight_dtype="int8"),
         ),
     ),
 )  # fmt: skip
