@@ -15,6 +15,7 @@ from perfmodel.problems.grouped_gemm import GroupedGemm
 from perfmodel.tiling.config import TileConfig
 from tuner.kernels import (
     attention,
+    attention_backward,
     decode,
     gemm,
     gemm_persistent,
@@ -28,6 +29,7 @@ from tuner.kernels import (
     spaces,
 )
 from tuner.kernels.execution import (
+    ROUNDING,
     Tensors,
     Tolerance,
     allocate,
@@ -127,6 +129,13 @@ def _attention_tolerance(problem: Attention) -> Tolerance:
     return tolerance_of(problem.compute_dtype, parse_dtype(problem.out_dtype or ""))
 
 
+def _gradient_tolerance(problem: Attention) -> Tolerance:
+    result = max(
+        (problem.dtype, parse_dtype(problem.kv_dtype or "")), key=lambda d: ROUNDING[d.name]
+    )
+    return tolerance_of(problem.compute_dtype, result, roundings=2)
+
+
 def _gemm_tolerance(problem: Gemm) -> Tolerance:
     return tolerance_of(problem.compute_dtype, parse_dtype(problem.out_dtype or ""), roundings=0)
 
@@ -208,6 +217,17 @@ KERNELS: tuple[ReferenceKernel, ...] = (
             ),
         ),
         splits=True,
+    ),
+    ReferenceKernel(
+        "attention_backward", "attention", attention_backward.refuses, attention_backward.plan,
+        spaces.attention_space, inputs.gradient_inputs, references.attention_gradients,
+        _gradient_tolerance,
+        examples=(
+            Attention(1, 4096, q_heads=32, kv_heads=8, head_dim=128, backward=True),
+            Attention(1, 4096, q_heads=32, head_dim=64, causal=False, backward=True, dtype="fp16"),
+            Attention(1, 4096, q_heads=8, head_dim=256, backward=True),
+            Attention(1, 4096, q_heads=8, head_dim=512, backward=True),
+        ),
     ),
     ReferenceKernel(
         "grouped_gemm", "grouped_gemm", moe.refuses, moe.plan, spaces.moe_space,

@@ -15,6 +15,7 @@ from perfmodel.problems.gemm import Gemm
 from tuner.kernels.execution import Tensors, torch_dtype
 from tuner.kernels.gemm_scaled import SCALE_BLOCK
 from tuner.kernels.gemm_weight_only import SCALE_GROUP
+from tuner.kernels.references import attention_with_lse
 
 if TYPE_CHECKING:
     import torch
@@ -147,6 +148,18 @@ def weight_only_inputs(problem: Gemm, seed: int = 0, device: str = "cpu") -> Ten
     }
 
 
+def gradient_inputs(problem: Attention, seed: int = 0, device: str = "cpu") -> Tensors:
+    """Inputs of the forward pass, what it leaves (``out``, ``lse``), and the gradient ``dout``."""
+    tensors = attention_inputs(problem, seed, device)
+    left = attention_with_lse(problem, tensors)
+    dtype = parse_dtype(problem.out_dtype or "")
+    return tensors | {
+        "out": left["out"].to(torch_dtype(dtype)),
+        "lse": left["lse"].float(),
+        "dout": Source(seed + 1, device).normal(tuple(left["out"].shape), dtype),
+    }
+
+
 def page_table(problem: Attention, source: Source) -> torch.Tensor:
     """Return the pages of every sequence, [batch, pages of the longest], int32, -1 for none."""
     import torch  # noqa: PLC0415 - optional extra
@@ -165,6 +178,7 @@ def page_table(problem: Attention, source: Source) -> torch.Tensor:
 
 
 __all__ = [
-    "Source", "attention_inputs", "block_scaled_inputs", "gemm_inputs", "page_table",
+    "Source", "attention_inputs", "block_scaled_inputs", "gemm_inputs",
+    "gradient_inputs", "page_table",
     "row_scaled_inputs", "starts", "weight_only_inputs",
 ]  # fmt: skip

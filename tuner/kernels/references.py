@@ -16,17 +16,59 @@ if TYPE_CHECKING:
     import torch
 
 
+SCORES_AT_ONCE = 2**26
+"""Scores held at a time, half a gigabyte of them: long sequences are done piece by piece."""
+
+
 def attention_reference(problem: Attention, inputs: Mapping[str, torch.Tensor]) -> Tensors:
     """softmax(Q K^T / sqrt(head_dim)) V; a query that sees no key gives zeros."""
+    return {"out": attention_with_lse(problem, inputs)["out"]}
+
+
+def attention_with_lse(problem: Attention, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+    """The result, and ``lse`` [tokens, heads]: log2 of the sum of 2 to each score, -inf for none.
+
+    Scores are in units of log 2, as the kernels compute them.
+    """
     import torch  # noqa: PLC0415 - optional extra
 
     q = inputs["q"]
-    shape = (q.shape[0], problem.q_heads, problem.v_head_dim or 0)
-    out = torch.zeros(shape, dtype=torch.float64, device=q.device)
+    rows = (q.shape[0], problem.q_heads)
+    out = torch.zeros((*rows, problem.v_head_dim or 0), dtype=torch.float64, device=q.device)
+    lse = torch.full(rows, -math.inf, dtype=torch.float64, device=q.device)
     for piece, queries, keys, values in _sequences(problem, inputs):
-        weights = _weights(problem, queries, keys)
-        out[piece] = torch.einsum("hqk,khd->qhd", weights, values)
-    return {"out": out}
+        at_once = max(SCORES_AT_ONCE // max(keys.shape[0] * problem.q_heads, 1), 1)
+        for first in range(0, len(queries), at_once):
+            scores = _scores(problem, queries, keys, first, at_once)
+            part = slice(piece.start + first, piece.start + first + scores.shape[1])
+            weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
+            out[part] = torch.einsum("hqk,khd->qhd", weights, values)
+            lse[part] = torch.logsumexp(scores, dim=-1).T / math.log(2.0)
+    return {"out": out, "lse": lse}
+
+
+def attention_gradients(problem: Attention, inputs: Mapping[str, torch.Tensor]) -> Tensors:
+    """The gradients of Q, K and V for the gradient ``dout`` of the result, by differentiation."""
+    import torch  # noqa: PLC0415 - optional extra
+
+    leaves = {
+        name: inputs[name].double().detach().clone().requires_grad_(True)
+        for name in ("q", "k", "v")
+    }
+    dout = inputs["dout"].double()
+    for piece, queries, keys, values in _sequences(problem, {**inputs, **leaves}):
+        if queries.numel() and keys.numel():
+            scores = _scores(problem, queries, keys, 0, len(queries))
+            # A query that sees nothing has weights of 0 / 0, and so would have its gradients.
+            blind = scores.isneginf().all(dim=-1, keepdim=True)
+            weights = torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+            torch.einsum("hqk,khd->qhd", weights, values).backward(  # type: ignore[no-untyped-call]
+                dout[piece]
+            )
+    zeros = torch.zeros_like
+    return {
+        f"d{name}": zeros(leaf) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()
+    }
 
 
 def _sequences(
@@ -54,30 +96,29 @@ def _slots(pages: torch.Tensor, count: int, page_size: int) -> torch.Tensor:
     return pages[tokens // page_size].long() * page_size + tokens % page_size
 
 
-def _weights(problem: Attention, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Softmax weights [heads, queries, keys]."""
+def _scores(
+    problem: Attention, queries: torch.Tensor, keys: torch.Tensor, first: int, count: int
+) -> torch.Tensor:
+    """Scores [heads, queries, keys] of ``count`` queries, -inf where a query does not see a key.
+
+    The last query stands at the last key.
+    """
     import torch  # noqa: PLC0415 - optional extra
 
-    scores = torch.einsum("qhd,khd->hqk", queries, keys) / math.sqrt(problem.head_dim)
-    scores = scores.masked_fill(~_visible(problem, scores), -math.inf)
-    return torch.softmax(scores, dim=-1).nan_to_num(0.0)
-
-
-def _visible(problem: Attention, scores: torch.Tensor) -> torch.Tensor:
-    """Which keys a query sees: the last query stands at the last key."""
-    import torch  # noqa: PLC0415 - optional extra
-
-    q_len, kv_len = scores.shape[-2:]
-    position = torch.arange(kv_len - q_len, kv_len, device=scores.device)[:, None]
+    some = queries[first : first + count]
+    scores = torch.einsum("qhd,khd->hqk", some, keys) / math.sqrt(problem.head_dim)
+    kv_len = len(keys)
+    start = kv_len - len(queries) + first
+    position = torch.arange(start, start + len(some), device=scores.device)[:, None]
     key = torch.arange(kv_len, device=scores.device)[None, :]
-    seen = torch.ones((q_len, kv_len), dtype=torch.bool, device=scores.device)
+    seen = torch.ones((len(some), kv_len), dtype=torch.bool, device=scores.device)
     if problem.causal:
         seen &= key <= position
     if problem.window is not None:
         seen &= key > position - problem.window
         if not problem.causal:
             seen &= key < position + problem.window
-    return seen
+    return scores.masked_fill(~seen, -math.inf)
 
 
 def gemm_reference(problem: Gemm, inputs: Mapping[str, torch.Tensor]) -> Tensors:
@@ -123,6 +164,6 @@ def _unpacked(problem: Gemm, packed: torch.Tensor) -> torch.Tensor:
 
 
 __all__ = [
-    "attention_reference", "block_scaled_reference", "gemm_reference", "row_scaled_reference",
-    "weight_only_reference",
+    "attention_gradients", "attention_reference", "attention_with_lse", "block_scaled_reference",
+    "gemm_reference", "row_scaled_reference", "weight_only_reference",
 ]  # fmt: skip
