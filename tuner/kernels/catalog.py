@@ -144,15 +144,16 @@ def _weight_only_tolerance(problem: Gemm) -> Tolerance:
     return tolerance_of(problem.compute_dtype, parse_dtype(problem.out_dtype or ""))
 
 
-GEMM_EXAMPLES = tuple(Gemm(4096, 4096, 4096, a_dtype=name) for name in gemm.OPERANDS)
-
 KERNELS: tuple[ReferenceKernel, ...] = (
     ReferenceKernel(
         "gemm", "gemm", gemm.refuses, gemm.plan, spaces.gemm_space,
         inputs.gemm_inputs, references.gemm_reference, _gemm_tolerance,
         examples=(
-            *GEMM_EXAMPLES,
-            Gemm(4096, 4096, 4096, a_layout="col", b_layout="col"),
+            Gemm(4096, 4096, 4096, a_dtype="bf16"),
+            Gemm(4096, 4096, 4096, a_dtype="tf32"),
+            Gemm(4096, 4096, 4096, a_dtype="fp8_e4m3"),
+            Gemm(4096, 4096, 4096, a_dtype="int8"),
+            Gemm(4096, 4096, 4096, a_dtype="fp16", a_layout="col", b_layout="col"),
             Gemm(4095, 4095, 4095, a_dtype="fp16"),
         ),
     ),
