@@ -11,6 +11,7 @@ from typing import Literal
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.attention_table import AttentionTable
+from perfmodel.problems.dtypes import FP8_E4M3, DType, parse_dtype
 from perfmodel.problems.gemm import Gemm
 from perfmodel.problems.gemm_table import GemmTable
 from perfmodel.problems.grouped_gemm import GroupedGemm
@@ -18,6 +19,7 @@ from perfmodel.tiling.attention_space import attention_candidates
 from perfmodel.tiling.attention_tile import heads_share_tile
 from perfmodel.tiling.config import TileConfig
 from perfmodel.tiling.grouped_gemm_work import expert_gemm
+from perfmodel.tiling.legality import require_dtype
 from perfmodel.tiling.resources import gemm_resources
 from perfmodel.tiling.space import candidate_configs
 from tuner.kernels.gemm import tiles_of
@@ -64,8 +66,18 @@ def scaled_space(problem: Gemm, gpu: Gpu) -> list[TileConfig]:
     return [c for c in candidate_configs(problem, gpu).configs if SCALE_BLOCK % c.block_k == 0]
 
 
+def _require_stored(dtype: DType, gpu: Gpu) -> None:
+    """Raise where Triton cannot even widen a type: e4m3 on devices without 8-bit products.
+
+    Its compiler says "type fp8e4nv not supported in this architecture".
+    """
+    if dtype == FP8_E4M3:
+        require_dtype(dtype, gpu)
+
+
 def attention_space(problem: Attention, gpu: Gpu) -> list[TileConfig]:
     """Tiles of queries by keys, each with all its keys: forward, and backward."""
+    _require_stored(parse_dtype(problem.kv_dtype or ""), gpu)
     return [c for c in attention_candidates(problem, gpu).configs if c.split_k == 1]
 
 
@@ -76,6 +88,7 @@ def decode_space(problem: Attention, gpu: Gpu) -> list[TileConfig]:
     queries a sequence the same tiles, without parts of less than a tile or so many that an SM gets
     more than four programs.
     """
+    _require_stored(parse_dtype(problem.kv_dtype or ""), gpu)
     found = attention_candidates(problem, gpu).configs
     if heads_share_tile(AttentionTable.of(problem)):
         return list(found)
@@ -96,6 +109,7 @@ def decode_space(problem: Attention, gpu: Gpu) -> list[TileConfig]:
 
 def moe_space(problem: GroupedGemm, gpu: Gpu) -> list[TileConfig]:
     """Tiles of the busiest expert's product; one tile serves both projections."""
+    _require_stored(parse_dtype(problem.weight_dtype or ""), gpu)
     side: Literal["up", "down"] = "down" if problem.projection == "down" else "up"
     return list(candidate_configs(expert_gemm(problem, side), gpu).configs)
 

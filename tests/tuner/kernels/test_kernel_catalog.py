@@ -74,19 +74,17 @@ def test_no_parameter_is_ignored_in_silence() -> None:
 
 @needs_torch
 def test_the_same_seed_gives_the_same_inputs_and_never_constants() -> None:
-    gpu = load_gpu("h100-sxm5")
     problems: dict[str, object] = {
         "gemm": Gemm(30, 20, 40, a_layout="col", lda=64),
         "attention": Attention(q_len=[5, 9], q_heads=2, head_dim=16),
         "grouped_gemm": GroupedGemm(12, 4, 2, 16, 16),
     }
-    assert gpu
     for kernel in KERNELS:
         problem = small(kernel, problems)
         first, second, other = (kernel.inputs(problem, seed, "cpu") for seed in (3, 3, 4))
         for name, tensor in first.items():
             assert tensor.double().equal(second[name].double()), name
-            if tensor.dtype.is_floating_point:
+            if tensor.dtype.is_floating_point and tensor.numel() > 1:
                 assert tensor.double().std() > 0
                 assert not tensor.double().equal(other[name].double())
 
