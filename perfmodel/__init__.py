@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfmodel.batch import predict_many
     from perfmodel.hardware.catalog import load_gpu
     from perfmodel.prediction import Prediction, Ranking
     from perfmodel.predictor import Predictor, explain, predict, rank
@@ -29,6 +30,7 @@ __all__ = [
     "explain",
     "load_gpu",
     "predict",
+    "predict_many",
     "rank",
 ]
 
@@ -45,6 +47,7 @@ _HOME = {
     "explain": "perfmodel.predictor",
     "load_gpu": "perfmodel.hardware.catalog",
     "predict": "perfmodel.predictor",
+    "predict_many": "perfmodel.batch",
     "rank": "perfmodel.predictor",
 }
 

@@ -83,12 +83,9 @@ def takes(reader: Callable[..., Any]) -> Callable[[Callable[..., None]], Callabl
 
 def whole(name: str, text: str) -> int:
     """Return the whole number that was typed; typer's own message does not say what was typed."""
-    from perfmodel.errors import InvalidProblemError  # noqa: PLC0415 - start-up time
+    from perfmodel.problems.sizes import parse_whole  # noqa: PLC0415 - start-up time
 
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidProblemError(f"{name} is {text!r}; use a whole number of at least 0") from None
+    return parse_whole(name, text)
 
 
 def maybe_whole(name: str, text: str | None) -> int | None:
@@ -96,26 +93,11 @@ def maybe_whole(name: str, text: str | None) -> int | None:
     return None if text is None else whole(name, text)
 
 
-SEQUENCES_MAX = 1 << 20
-"""No batch has more sequences that are written out; larger repeats are slips of the pen."""
-
-
 def lengths(name: str, text: str) -> int | list[int]:
     """Return one whole number, or a list of them: ``2048``, ``512,1,1`` or ``512,3x1``."""
-    from perfmodel.errors import InvalidProblemError  # noqa: PLC0415 - start-up time
+    from perfmodel.problems.sizes import parse_lengths  # noqa: PLC0415 - start-up time
 
-    if not any(mark in text for mark in ",x"):
-        return whole(name, text)
-    found: list[int] = []
-    for part in text.split(","):
-        times, cross, value = part.strip().rpartition("x")
-        repeat = whole(name, times) if cross else 1
-        if not 1 <= repeat <= SEQUENCES_MAX:
-            raise InvalidProblemError(
-                f"{name} repeats {value} {times} times; use 1 to {SEQUENCES_MAX:,} times"
-            )
-        found += [whole(name, value)] * repeat
-    return found
+    return parse_lengths(name, text)
 
 
 def parse_config(text: str | None) -> TileConfig | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,12 +21,48 @@ if TYPE_CHECKING:
     from perfmodel.problems.grouped_gemm import GroupedGemm
     from perfmodel.problems.memory_bound import MemoryBound
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, invoke_without_command=True)
 
 
 @app.callback()
-def root() -> None:
-    """Predict how long a kernel takes; perfmodel predict gemm --help."""
+def root(
+    context: typer.Context,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Many mixed problems, one a row: .csv, .jsonl or .parquet.",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="With --from: of rows that name none.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --from: where to write. Default: stdout.", show_default=False),
+    ] = None,
+    model: Model = None,
+) -> None:
+    """Predict how long a kernel takes; perfmodel predict gemm --help.
+
+    With --from: of every row of a table, which comes back with the predictions added.
+    """
+    from perfmodel.cli.predict_table import predict_table  # noqa: PLC0415 - start-up time
+    from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
+
+    command = context.invoked_subcommand
+    if table is None and command is not None and gpu is None and out is None and model is None:
+        return
+    if command is not None:
+        raise UsageError(
+            f"options before {command} are those of a table; give --from FILE without {command}, "
+            f"or the options of one problem after {command}"
+        )
+    if table is None:
+        raise UsageError("there is nothing to predict: give --from FILE, or a kernel such as gemm")
+    predict_table(table, gpu, out, model)
 
 
 @app.command()

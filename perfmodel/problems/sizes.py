@@ -32,3 +32,39 @@ def is_whole(value: Any) -> bool:
         return bool(int(value) == value)
     except (TypeError, ValueError, OverflowError):
         return False
+
+
+SEQUENCES_MAX = 1 << 20
+"""No batch has more sequences that are written out; larger repeats are slips of the pen."""
+
+
+def parse_whole(name: str, text: str) -> int:
+    """Return the whole number that was typed.
+
+    Raises:
+        InvalidProblemError: it is none; the message has what was typed.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidProblemError(f"{name} is {text!r}; use a whole number of at least 0") from None
+
+
+def parse_lengths(name: str, text: str) -> int | list[int]:
+    """Return one whole number, or a list of them: ``2048``, ``512,1,1`` or ``512,3x1``.
+
+    Raises:
+        InvalidProblemError: a part is no whole number, or a repeat is absurd.
+    """
+    if not any(mark in text for mark in ",x"):
+        return parse_whole(name, text)
+    found: list[int] = []
+    for part in text.split(","):
+        times, cross, value = part.strip().rpartition("x")
+        repeat = parse_whole(name, times) if cross else 1
+        if not 1 <= repeat <= SEQUENCES_MAX:
+            raise InvalidProblemError(
+                f"{name} repeats {value} {times} times; use 1 to {SEQUENCES_MAX:,} times"
+            )
+        found += [parse_whole(name, value)] * repeat
+    return found
