@@ -66,6 +66,17 @@ def read_request(row: Mapping[str, Any], gpu: str | None = None) -> Request:
     return Request(read_problem(values, strict=False), str(device).strip(), config)
 
 
+def read_request_strictly(values: Mapping[str, Any]) -> Request:
+    """Return what values ask without a device, and refuse names that no family knows.
+
+    Raises:
+        UsageError: as `read_request`.
+    """
+    given = {name: value for name, value in values.items() if not is_blank(value)}
+    config = _config(given)
+    return Request(read_problem(given), "", config)
+
+
 def read_problem(values: Mapping[str, Any], *, strict: bool = True) -> Problem:
     """Return the problem that plain values describe.
 

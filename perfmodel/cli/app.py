@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, bool]] = {
     "rank": ("perfmodel.cli.rank", True),
     "explain": ("perfmodel.cli.explain", True),
     "compare": ("perfmodel.cli.compare", True),
+    "step": ("perfmodel.cli.step", False),
     "compile": ("perfmodel.cli.compile", False),
     "gpus": ("perfmodel.cli.gpus", True),
     "data": ("perfmodel.cli.data", True),
