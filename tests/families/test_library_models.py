@@ -44,6 +44,21 @@ def test_a_version_or_type_without_data_is_named() -> None:
     assert any("no data of fp16: bf16 stands in" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "problem"),
+    [
+        ("a100-sxm4-80gb", Gemm(4096, 4096, 4096, backend="cublas")),
+        ("b200", Gemm(17, 5120, 4096, backend="cublas")),
+        ("h100-sxm5", Gemm(64, 4096, 7168, a_dtype="fp8_e4m3", out_dtype="bf16",
+                           backend="deepgemm")),
+    ],
+)  # fmt: skip
+def test_library_products_are_answered_by_type(gpu: str, problem: Gemm) -> None:
+    found = library_prediction(problem, load_gpu(gpu))
+    assert found.basis == "interpolated"
+    assert found.share_of_peak <= 1.0
+
+
 def test_what_no_model_knows_is_analytic() -> None:
     for problem in (
         Attention(batch=1, q_len=512, q_heads=8, backend="no-such-library"),
