@@ -57,11 +57,11 @@ class _Description:
         if inspect.isclass(fn) or isinstance(fn, types.BuiltinFunctionType):
             return _qualified(fn)
         wrappers, plain = _unwrap(fn)
-        if id(plain) in self._seen and not wrappers:
-            return self._seen[id(plain)]
+        if id(fn) in self._seen:
+            return self._seen[id(fn)]
         name = f"{getattr(plain, '__name__', type(plain).__name__)}#{len(self._seen)}"
-        self._seen.setdefault(id(plain), name)
-        self._kept.append(plain)
+        self._seen[id(fn)] = name
+        self._kept.append(fn)
         lines = [f"[{name}]"]
         for wrapper in wrappers:
             lines += [
