@@ -128,7 +128,6 @@ class _Description:
         constants = [
             self._code(c) if isinstance(c, types.CodeType) else self._value(c)
             for c in code.co_consts
-            if not (isinstance(c, str) and c == code.co_consts[0])  # a docstring
         ]
         return f"code {code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
 
@@ -152,6 +151,8 @@ def _tree(wrappers: list[Any], plain: types.FunctionType) -> ast.AST | None:
     except (OSError, TypeError, SyntaxError):
         return None
     if len(body) != 1 or not isinstance(body[0], ast.FunctionDef):
+        return None
+    if body[0].name != plain.__name__:  # a lambda's lines are the whole statement around it
         return None
     body[0].decorator_list = []
     return body[0]
