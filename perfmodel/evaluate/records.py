@@ -160,6 +160,8 @@ def _over_cells(metric: str, values: Sequence[float]) -> float:
 
 def _line(record: Record) -> tuple[str, str]:
     cell = record.cell or "-"
+    if record.family not in (None, "gemm"):
+        cell = f"{record.family} {cell}"  # one protocol may have several
     if record.dtype is not None:
         cell += f" {record.dtype}"
     if record.budget is not None:

@@ -7,6 +7,7 @@ import pytest
 from perfmodel.evaluate import near_best, winners
 from perfmodel.evaluate.library import FOLDS, device_widths, site_folds
 from perfmodel.evaluate.protocols import PROTOCOLS
+from perfmodel.evaluate.records import Record, tables
 from perfmodel.learned.shape_table import ShapeRows
 
 
@@ -83,3 +84,12 @@ def test_a_model_does_not_vote_for_itself() -> None:
     everyone = np.ones(3, dtype=np.bool_)
     np.testing.assert_array_equal(near_best._votes(tuned, 0, 0, everyone)[:, 0], [0.0, 1.0])
     np.testing.assert_array_equal(near_best._votes(tuned, 0, 2, everyone)[:, 0], [1.0, 0.0])
+
+
+def test_families_of_one_protocol_have_lines_of_their_own() -> None:
+    found = [
+        Record("shape-sites", "perfmodel", "error_mean", value, family, "bf16", "h100-sxm5")
+        for family, value in (("gemm", 0.01), ("prefill", 0.02), ("decode", 0.03))
+    ]
+    (table,) = tables(found)
+    assert table.row_count == 3
