@@ -89,16 +89,23 @@ def predict_rows(
 
 
 def predict_requests(
-    requests: Sequence[Request], predictor: Predictor | None = None, tell: Tell | None = None
+    requests: Sequence[Request],
+    predictor: Predictor | None = None,
+    tell: Tell | None = None,
+    *,
+    devices: Sequence[Gpu] = (),
 ) -> list[Answer]:
-    """Answer each request with a prediction or the error that keeps it from one."""
+    """Answer each request with a prediction or the error that keeps it from one.
+
+    ``devices`` are known by their names; any others are looked up.
+    """
+    known = {device.name: device for device in devices}
     model = Predictor() if predictor is None else predictor
     answers: list[Answer | None] = [None] * len(requests)
     progress = _Progress(len(requests), tell or (lambda _what, _share: None))
-    for (name, *_), at in _groups(requests, answers).items():
+    for (name, *_), at in _groups(requests, answers, known).items():
         progress.what = f"predicting on {name}"
-        device = _device(name)
-        assert isinstance(device, Gpu)
+        device = known[name]
         group = [requests[i] for i in at]
         for i, found in zip(at, _answer_group(group, device, model, progress), strict=True):
             answers[i] = found
@@ -144,15 +151,16 @@ class _Progress:
 
 
 def _groups(
-    requests: Sequence[Request], answers: list[Answer | None]
+    requests: Sequence[Request], answers: list[Answer | None], known: dict[str, Gpu]
 ) -> dict[tuple[Any, ...], list[int]]:
     """Requests that are answered together; those of no known device are answered here."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for at, request in enumerate(requests):
-        device = _device(request.gpu)
+        device = known.get(request.gpu) or _device(request.gpu)
         if isinstance(device, PerfmodelError):
             answers[at] = device
             continue
+        known[request.gpu] = device
         tiled = has_tile(request.problem)
         key = (request.gpu, kind_of(request.problem), tiled, request.config is None)
         groups.setdefault(key, []).append(at)

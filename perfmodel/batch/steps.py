@@ -27,8 +27,9 @@ from typing import Any
 from perfmodel.batch.requests import Request, read_request_strictly
 from perfmodel.batch.run import predict_requests
 from perfmodel.errors import DataError, InvalidProblemError, PerfmodelError, UsageError, closest
+from perfmodel.hardware.gpu import Gpu
 from perfmodel.prediction import Prediction
-from perfmodel.predictor import Predictor
+from perfmodel.predictor import Predictor, as_gpu
 from perfmodel.problems import Problem
 from perfmodel.problems.memory_bound import KERNELS
 from perfmodel.problems.sizes import whole_size
@@ -137,15 +138,20 @@ def read_step(path: str | Path, sizes: Mapping[str, Any] | None = None) -> Step:
     return Step(str(values.get("title", file.stem)), file, known, kernels, values.get("source", ""))
 
 
-def predict_step(step: Step, gpu: str | Path, predictor: Predictor | None = None) -> StepPrediction:
+def predict_step(
+    step: Step, gpu: Gpu | str | Path, predictor: Predictor | None = None
+) -> StepPrediction:
     """Predict each kernel of a step on one device.
 
     Raises:
         UsageError: a kernel cannot run there; the message names its line.
     """
-    requests = [Request(k.problem, str(gpu), k.config) for k in step.kernels]
+    device = as_gpu(gpu)
+    requests = [Request(k.problem, device.name, k.config) for k in step.kernels]
     distinct = list(dict.fromkeys(requests))
-    answers = dict(zip(distinct, predict_requests(distinct, predictor), strict=True))
+    answers = dict(
+        zip(distinct, predict_requests(distinct, predictor, devices=[device]), strict=True)
+    )
     found = []
     for kernel, request in zip(step.kernels, requests, strict=True):
         answer = answers[request]

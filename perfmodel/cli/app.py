@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, bool]] = {
     "explain": ("perfmodel.cli.explain", True),
     "compare": ("perfmodel.cli.compare", True),
     "step": ("perfmodel.cli.step", False),
+    "report": ("perfmodel.cli.report", False),
     "compile": ("perfmodel.cli.compile", False),
     "gpus": ("perfmodel.cli.gpus", True),
     "data": ("perfmodel.cli.data", True),

@@ -25,7 +25,7 @@ def check_plot(path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot is {str(path)!r}; give a name that ends in {', '.join(FORMATS)}")
-    _figure_class()
+    figure_class()
 
 
 def plot_errors(panels: Mapping[str, tuple[Floats, Floats]], path: Path) -> None:
@@ -42,15 +42,16 @@ def plot_errors(panels: Mapping[str, tuple[Floats, Floats]], path: Path) -> None
     from perfmodel.files import atomic_path  # noqa: PLC0415 - only writing needs it
 
     check_plot(path)
-    figure = _figure_class()(figsize=(5.0 * len(panels), 4.6), layout="constrained")
+    figure = figure_class()(figsize=(5.0 * len(panels), 4.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for ax, (title, (measured, predicted)) in zip(axes, panels.items(), strict=True):
-        _panel(ax, title, measured * 1e6, predicted * 1e6)
+        draw_panel(ax, title, measured * 1e6, predicted * 1e6)
     with atomic_path(path) as part:
         figure.savefig(part, format=path.suffix[1:].lower(), dpi=150)
 
 
-def _panel(ax: Any, title: str, measured_us: Floats, predicted_us: Floats) -> None:
+def draw_panel(ax: Any, title: str, measured_us: Floats, predicted_us: Floats) -> None:
+    """Draw one device's times, microseconds, on equal logarithmic axes."""
     error = np.abs(predicted_us / measured_us - 1.0)
     low = float(min(measured_us.min(), predicted_us.min()))
     high = float(max(measured_us.max(), predicted_us.max()))
@@ -65,7 +66,12 @@ def _panel(ax: Any, title: str, measured_us: Floats, predicted_us: Floats) -> No
     ax.set_aspect("equal")
 
 
-def _figure_class() -> Any:
+def figure_class() -> Any:
+    """Return matplotlib's figure.
+
+    Raises:
+        NotInstalledError: matplotlib is missing.
+    """
     try:
         # The class itself, not pyplot: no window, no global state.
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
