@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.errors import IllegalConfigError
 from perfmodel.families import TileProblem, family_of
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.grouped_gemm import GroupedGemm
@@ -80,10 +82,8 @@ def choose_by_problem(
     for rows, short in short_lists(points, best_of, FEW):
         table = ConfigTable.of(short)
         for row in rows.tolist():
-            problem = problems[row]
-            found = predictor.launches_of(problem, table, gpu)
-            if family_of(problem).legal(problem, table, found).any():
-                chosen[row] = short[predictor.decide(problem, gpu, table)]
+            with suppress(IllegalConfigError):
+                chosen[row] = short[predictor.decide(problems[row], gpu, table)]
             done(1)
     return chosen
 

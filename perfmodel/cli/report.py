@@ -100,23 +100,26 @@ def _rooflines(devices: Sequence[Gpu], step: str, tell: Tell) -> Section:
 
         pictures.append(draw(f"roofline-{device.name}", f"roofline of {device.name}", paint))
         answers.append(answer)
-    rows = [
-        [str(i + 1), kernel.name, *(cell for a in answers for cell in _cells(a.predictions[i]))]
-        for i, kernel in enumerate(found.kernels)
+    head = ["kernel", "us", "interval", "limiter", "basis"]
+    tables = [
+        Table(
+            head,
+            [
+                [f"{number} {kernel.name}", *_cells(prediction)]
+                for number, (kernel, prediction) in enumerate(
+                    zip(found.kernels, answer.predictions, strict=True), start=1
+                )
+            ],
+            frozenset({1, 2}),
+            answer.gpu,
+        )
+        for answer in answers
     ]
-    head = ["#", "kernel"]
-    for device in devices:
-        head += [f"us on {device.name}", "interval", "limiter", "basis"]
-    right = {
-        0,
-        *(2 + 4 * i for i in range(len(devices))),
-        *(3 + 4 * i for i in range(len(devices))),
-    }
     text = (
         f"{found.title}. A point is one launch at its predicted rate; its number is that of the "
-        "table. A roof is the dense peak of a data type, or the bandwidth of DRAM."
+        "tables. A roof is the dense peak of a data type, or the bandwidth of DRAM."
     )
-    return Section("Rooflines", [text], pictures, [Table(head, rows, frozenset(right))])
+    return Section("Rooflines", [text], pictures, tables)
 
 
 def _cells(found: Prediction) -> list[str]:
@@ -171,10 +174,10 @@ def _errors(panels: Any) -> Section:
         "error-by-size", "mean error by measured time", lambda f: draw_errors_by_size(f, errors)
     )
     rows = [
-        [e.gpu, e.size, f"{e.launches:,}", f"{100 * e.mean:.1f} %", f"{100 * e.median:.1f} %"]
+        [e.gpu, e.size, f"{100 * e.mean:.1f} %", f"{100 * e.median:.1f} %", f"{e.launches:,}"]
         for e in errors
     ]
-    head = ["GPU", "measured us", "launches", "mean error", "median"]
+    head = ["GPU", "measured us", "mean error", "median", "launches"]
     return Section(
         "Error by GPU and size", [], [picture], [Table(head, rows, frozenset({2, 3, 4}))]
     )

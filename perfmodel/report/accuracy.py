@@ -45,7 +45,9 @@ def errors_by_size(panels: Mapping[str, tuple[Floats, Floats]]) -> list[SizeErro
 
 def draw_scatter(figure: Any, gpu: str, measured: Floats, predicted: Floats) -> None:
     """Draw predicted against measured times of one device."""
-    draw_panel(figure.subplots(), gpu, measured * 1e6, predicted * 1e6)
+    ax = figure.subplots()
+    draw_panel(ax, gpu, measured * 1e6, predicted * 1e6)
+    ax.title.set_fontsize(9)
 
 
 def draw_errors_by_size(figure: Any, errors: list[SizeError]) -> None:

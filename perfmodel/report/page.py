@@ -27,6 +27,9 @@ img { width: 100%; height: auto; }
 table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { padding: 0.25rem 0.7rem; border-bottom: 1px solid #ddd; text-align: left;
   white-space: nowrap; }
+caption { text-align: left; font-weight: bold; padding-top: 1rem; }
+@media (max-width: 40rem) { table { font-size: 0.78rem; } th, td { padding: 0.2rem 0.3rem; }
+  td:first-child { white-space: normal; } }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 """
 
@@ -52,15 +55,18 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a head; ``numbers`` are the columns that are flush right."""
+    """Rows under a head; ``numbers`` are columns that are flush right, ``caption`` is the title."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: frozenset[int] = frozenset()
+    caption: str = ""
 
     def html(self) -> str:
         """Return it as an element that scrolls by itself."""
         lines = [self._row("th", self.head), *(self._row("td", row) for row in self.rows)]
+        if self.caption:
+            lines.insert(0, f"<caption>{escape(self.caption)}</caption>")
         return "\n".join(['<div class="table"><table>', *lines, "</table></div>"])
 
     def _row(self, cell: str, values: Sequence[str]) -> str:

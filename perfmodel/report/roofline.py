@@ -13,7 +13,7 @@ from perfmodel.launches import peak_tflops
 from perfmodel.prediction import Prediction
 from perfmodel.problems import MemoryBound
 
-CLOSE = 1.6
+CLOSE = 1.35
 """Points within this factor of each other on both axes overlap on the plot."""
 
 
