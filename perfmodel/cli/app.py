@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, bool]] = {
     "compare": ("perfmodel.cli.compare", True),
     "step": ("perfmodel.cli.step", False),
     "report": ("perfmodel.cli.report", False),
+    "tune": ("perfmodel.cli.tune", True),
     "compile": ("perfmodel.cli.compile", False),
     "gpus": ("perfmodel.cli.gpus", True),
     "data": ("perfmodel.cli.data", True),

@@ -1,0 +1,1 @@
+"""Decisions in the form of other programs: vLLM's tables, Inductor's look-up table, Triton's."""
