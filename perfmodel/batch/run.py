@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str, float], None]
 Answer = Prediction | PerfmodelError
+Ask = Callable[[Sequence[Request]], list[Answer]]
 
 OUTPUT_COLUMNS = (
     "predicted_us", "low_us", "high_us", "predicted_tflops", "limiter", "basis", "model",
@@ -74,8 +75,12 @@ def predict_rows(
     gpu: str | Path | None = None,
     predictor: Predictor | None = None,
     tell: Tell | None = None,
+    ask: Ask | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the `OUTPUT_COLUMNS` of each row, ``None`` where there is nothing to say."""
+    """Return the `OUTPUT_COLUMNS` of each row, ``None`` where there is nothing to say.
+
+    ``ask`` answers requests, no two alike; by default here and now.
+    """
     default = None if gpu is None else str(gpu)
     asked: list[Request | PerfmodelError] = []
     for row in rows:
@@ -84,7 +89,8 @@ def predict_rows(
         except PerfmodelError as error:
             asked.append(error)
     distinct = list(dict.fromkeys(a for a in asked if isinstance(a, Request)))
-    answers = dict(zip(distinct, predict_requests(distinct, predictor, tell), strict=True))
+    found = predict_requests(distinct, predictor, tell) if ask is None else ask(distinct)
+    answers = dict(zip(distinct, found, strict=True))
     return [_cells(a, answers[a]) if isinstance(a, Request) else _reason(a) for a in asked]
 
 
@@ -111,6 +117,14 @@ def predict_requests(
             answers[i] = found
         progress.settle(len(at))
     return [a for a in answers if a is not None]
+
+
+def group_requests(requests: Sequence[Request]) -> list[list[int]]:
+    """Return which requests are answered together, all of them once."""
+    answers: list[Answer | None] = [None] * len(requests)
+    groups = list(_groups(requests, answers, {}).values())
+    refused = [i for i, answer in enumerate(answers) if answer is not None]
+    return [*groups, refused] if refused else groups
 
 
 def check_columns(names: Sequence[Any]) -> None:

@@ -35,6 +35,7 @@ def predict_table(path: Path, gpu: str | None, out: Path | None, model: Path | N
         UsageError: the output's format is unknown, or parquet would go to stdout.
     """
     from perfmodel.batch import predict_rows  # noqa: PLC0415 - start-up time
+    from perfmodel.batch.parallel import predict_in_processes  # noqa: PLC0415 - as above
     from perfmodel.batch.run import check_columns, unread_columns  # noqa: PLC0415 - as above
     from perfmodel.errors import closest  # noqa: PLC0415 - as above
     from perfmodel.hardware.catalog import load_gpu  # noqa: PLC0415 - as above
@@ -51,7 +52,11 @@ def predict_table(path: Path, gpu: str | None, out: Path | None, model: Path | N
             near = closest(name, _columns_read())
             if near:
                 say(f"note: column {name!r} is not read{near}")
-        found = predict_rows(table.rows, gpu=gpu, predictor=make_predictor(model), tell=tell)
+        if model is not None:
+            make_predictor(model)  # what is wrong with it shows before processes start
+        found = predict_rows(
+            table.rows, gpu=gpu, ask=lambda requests: predict_in_processes(requests, model, tell)
+        )
     _write(table, found, written, out)
     bad = sum(row["error"] is not None for row in found)
     if bad:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 
 import perfmodel
-from perfmodel.batch import OUTPUT_COLUMNS, gemms, predict_rows, read_problem
+from perfmodel.batch import OUTPUT_COLUMNS, gemms, parallel, predict_rows, read_problem
 from perfmodel.batch.requests import read_request
 from perfmodel.errors import DataError, InvalidProblemError, UsageError
 
@@ -160,3 +161,20 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 def test_errors_are_ours() -> None:
     with pytest.raises(UsageError):
         read_request({"family": "gemm", "m": [1, 2], "n": 8, "k": 8, "dtype": "bf16"}, "t4")
+
+
+def test_processes_answer_as_one_does(monkeypatch: pytest.MonkeyPatch, model_file: Path) -> None:
+    monkeypatch.setattr(parallel, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(parallel, "_cores", lambda: 2)
+    rows = [*ROWS, {**ROWS[0], "gpu": "h1000"}]
+    told: list[float] = []
+
+    def ask(requests: Any) -> Any:
+        return parallel.predict_in_processes(
+            requests, model_file, lambda _what, part: told.append(part)
+        )
+
+    alone = predict_rows(rows, gpu="h100-sxm5", predictor=perfmodel.Predictor(model_file))
+    assert predict_rows(rows, gpu="h100-sxm5", ask=ask) == alone
+    assert told == sorted(told)
+    assert told[-1] == 1.0
