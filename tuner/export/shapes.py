@@ -27,7 +27,10 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """One problem to tune, and the block [n, k] that shares a scale where weights have one."""
+    """One problem to tune, and the block [n, k] that shares a scale where weights have one.
+
+    n is 0 where only a group along k does (vLLM's weight-only kernels).
+    """
 
     problem: TileProblem
     block_shape: tuple[int, int] | None = None
@@ -109,9 +112,12 @@ def _block(value: Any) -> tuple[int, int] | None:
         parts = json.loads(value) if isinstance(value, str) else value
         rows, columns = (int(part) for part in parts)
     except (TypeError, ValueError):
-        rows = columns = 0
-    if min(rows, columns) < 1:
-        raise UnknownShapeError(f"{BLOCK_SHAPE} is {value!r}; use two whole numbers: [128, 128]")
+        rows = columns = -1
+    if rows < 0 or columns < 1:
+        raise UnknownShapeError(
+            f"{BLOCK_SHAPE} is {value!r}; use two whole numbers: [128, 128], or [0, 128] for "
+            "groups along k alone"
+        )
     return rows, columns
 
 

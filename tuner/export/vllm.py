@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.dataset.vllm_key import MoeTableKey
 from perfmodel.errors import (
     CorruptFileError,
     InvalidConfigError,
@@ -27,7 +28,6 @@ from perfmodel.tiling.config import ConfigTable, TileConfig
 from tuner.export.pick import Pick, pick
 from tuner.export.shapes import Shape
 from tuner.export.vllm_default import vllm_default
-from tuner.export.vllm_key import MoeTableKey
 
 PARAMETERS: Mapping[str, str] = {
     "BLOCK_SIZE_M": "block_m",
@@ -128,11 +128,11 @@ def takes(config: TileConfig, block_shape: tuple[int, int] | None = None) -> boo
     """Whether vLLM's kernel can be given ``config``.
 
     It has no split_k, CTA clusters or register limit, and a step along k lies in one block of
-    scales.
+    scales (weight-only kernels, whose blocks have no n, look each scale up).
     """
     if config.split_k != 1 or config.num_ctas != 1 or config.maxnreg is not None or config.extras:
         return False
-    if block_shape is None:
+    if block_shape is None or not all(block_shape):
         return True
     return config.block_k <= min(block_shape) and block_shape[1] % config.block_k == 0
 

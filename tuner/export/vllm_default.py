@@ -6,10 +6,10 @@ are Triton's own, 4 warps and 3 stages.
 
 from __future__ import annotations
 
+from perfmodel.dataset.vllm_key import quantisation
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.grouped_gemm import GroupedGemm
 from perfmodel.tiling.config import TileConfig
-from tuner.export.vllm_key import quantisation
 
 AMD_STAGES = 2
 WNA16_CUDA_ROWS = 6.0

@@ -9,17 +9,13 @@ measure by in it, so it is read as configs and never imported as measurements.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfmodel.dataset.vllm_key import MoeTableKey
 from perfmodel.errors import CorruptFileError
 
-_NAME = re.compile(
-    r"E=(?P<experts>\d+),N=(?P<width>\d+),device_name=(?P<device>[^,]+)"
-    r"(?:,dtype=(?P<dtype>\w+))?(?:,block_shape=\[(?P<rows>\d+), ?(?P<columns>\d+)\])?\.json"
-)
 _TILE = {
     "BLOCK_SIZE_M": "block_m", "BLOCK_SIZE_N": "block_n", "BLOCK_SIZE_K": "block_k",
     "GROUP_SIZE_M": "group_m", "SPLIT_K": "split_k", "num_warps": "num_warps",
@@ -47,11 +43,7 @@ def read_moe_table(path: Path) -> MoeTable:
     Raises:
         CorruptFileError: the name or the content is not of the known form.
     """
-    name = _NAME.fullmatch(path.name)
-    if name is None:
-        raise CorruptFileError(
-            f"{path}: name is not E=EXPERTS,N=WIDTH,device_name=DEVICE[,dtype=...].json"
-        )
+    key = MoeTableKey.parse(path.name)
     try:
         content = json.loads(path.read_bytes())
         configs = {
@@ -61,8 +53,7 @@ def read_moe_table(path: Path) -> MoeTable:
         }
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"{path} is not a table of configs by tokens: {error}") from error
-    shape = (int(name["rows"]), int(name["columns"])) if name["rows"] else None
     return MoeTable(
-        int(name["experts"]), int(name["width"]), name["device"].replace("_", " "), name["dtype"],
-        shape, dict(sorted(configs.items())),
+        key.experts, key.width, key.device, key.quantisation, key.block_shape,
+        dict(sorted(configs.items())),
     )  # fmt: skip

@@ -75,7 +75,7 @@ class MoeTableKey:
             problem.intermediate // problem.tp,
             vllm_device(device),
             quantisation(problem),
-            block_shape,
+            block_shape if block_shape is not None and all(block_shape) else None,
         )
 
     @classmethod
