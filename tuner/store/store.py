@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from tuner.measure.device import Timing
 from tuner.store import decisions, measurements
 from tuner.store.database import Database
 from tuner.store.decisions import Decision
+from tuner.store.forks import ForkLock
 from tuner.store.location import FILE, shared_path, store_path
 from tuner.store.measurements import MATCH, Prior, matching
 from tuner.store.schema import DECISIONS, MEASUREMENTS, QUARANTINE, Table
@@ -23,7 +23,7 @@ _SAME_COMPILER = "triton = ? AND ptxas = ?"
 _ANY_ARGUMENTS = ""
 
 _stores: dict[tuple[str, str], Store] = {}
-_stores_lock = threading.Lock()
+_stores_lock = ForkLock()
 
 
 class Store:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import warnings
 
 from perfmodel.errors import CacheWarning
+from tuner.store.forks import ForkLock
 
 # The home folder may not be known (RuntimeError), or a path hold a null (ValueError).
 TROUBLE = (sqlite3.Error, OSError, RuntimeError, ValueError)
@@ -14,7 +14,7 @@ TROUBLE = (sqlite3.Error, OSError, RuntimeError, ValueError)
 
 _CORRUPT = ("file is not a database", "malformed", "unsupported file format", "not ours")
 _warned: set[str] = set()
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 class NotOursError(sqlite3.DatabaseError):
@@ -30,6 +30,13 @@ def is_corrupt(error: BaseException) -> bool:
     text = str(error).lower()
     missing_parts = ("no such table", "no such column", "has no column")
     return any(word in text for word in (*_CORRUPT, *missing_parts))
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another process holds the file."""
+    text = str(error)
+    locked = "locked" in text or "busy" in text
+    return locked and isinstance(error, sqlite3.OperationalError)
 
 
 def warn_once(place: str, message: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from perfmodel.errors import CacheWarning
 from tuner.store import Decision, Store
+from tuner.store import connection as connection_module
 from tuner.store import database as database_module
 from tuner.store.database import Database
 from tuner.store.location import FILE
@@ -231,7 +232,7 @@ def test_ca8_ca9_a_failure_that_passes_is_tried_again(
 ):
     """Stock Triton 3.6.0 lets ESTALE, EBUSY and a vanished file through to the user's call."""
     monkeypatch.setattr(
-        database_module.sqlite3, "connect", failing := Failing(sqlite3.connect, [error])
+        connection_module.sqlite3, "connect", failing := Failing(sqlite3.connect, [error])
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -254,7 +255,7 @@ def test_ca9_a_file_that_stays_stale_is_memory_until_it_is_back(
         return real(target, *args, **kwargs)
 
     broken = [True]
-    monkeypatch.setattr(database_module.sqlite3, "connect", connect)
+    monkeypatch.setattr(connection_module.sqlite3, "connect", connect)
     store = Store(Database(folder / FILE, clock=lambda: now[0]))
     with one_warning():
         works(store, key, config, timing)
@@ -416,3 +417,57 @@ def test_threads_that_find_trouble_at_once_warn_once(folder, key, timing, config
             thread.join()
     assert errors == []
     assert isinstance(folder, Path)
+
+
+@pytest.fixture
+def broken_for_a_while(folder, monkeypatch):
+    """A store whose file is out of reach until told otherwise."""
+    now, broken, real = [0.0], [True], sqlite3.connect
+
+    def connect(target, *args, **kwargs):
+        if broken and target != ":memory:":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(target, *args, **kwargs)
+
+    def back() -> None:
+        broken.clear()
+        now[0] += database_module.RETRY_S + 1
+
+    monkeypatch.setattr(connection_module.sqlite3, "connect", connect)
+    return Store(Database(folder / FILE, clock=lambda: now[0])), back
+
+
+@pytest.mark.filterwarnings("ignore::perfmodel.errors.CacheWarning")
+def test_rows_that_waited_never_replace_newer_ones(broken_for_a_while, key, timing, config):
+    store, back = broken_for_a_while
+    store.record(key, config(1), timing(10.0))
+    back()
+    assert store.record(key, config(1), timing(20.0))
+    assert store.timings(key, "events-1")[config(1)].median_us == 20.0
+
+
+@pytest.mark.filterwarnings("ignore::perfmodel.errors.CacheWarning")
+def test_a_decision_that_waited_gives_way_to_the_first(
+    broken_for_a_while, folder, key, timing, config
+):
+    store, back = broken_for_a_while
+    mine = store.decide(key, Decision(config(1), "model"), first_wins=True)
+    assert mine.config == config(1)
+    back()
+    others = Store(Database(folder / FILE))
+    others.decide(key, Decision(config(2), "model"), first_wins=True)
+    store.record(key, config(3), timing(1.0))
+    assert store.decision(key, "model").config == config(2)
+    assert store.pending == 0
+
+
+@pytest.mark.filterwarnings("ignore::perfmodel.errors.CacheWarning")
+def test_what_was_cleared_while_it_waited_does_not_come_back(
+    broken_for_a_while, key, timing, config
+):
+    store, back = broken_for_a_while
+    store.record(key, config(1), timing(10.0))
+    assert store.clear(database_module.TABLES[0]) == 1
+    back()
+    store.record(key, config(2), timing(20.0))
+    assert set(store.timings(key, "events-1")) == {config(2)}
