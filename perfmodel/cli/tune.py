@@ -199,14 +199,21 @@ def _driver_name(gpu: Gpu) -> str:
 
 def table_text(table: Table, gpu: str) -> str:
     """Return a table's picks in words, and what each is expected to gain over vLLM's default."""
-    lines = [f"{table.key.file_name} (picked for {gpu} by the model; nothing was timed)"]
+    rows = sorted(table.entries.items())
+    bases = ", ".join(sorted({found.pick.basis for _, found in rows}))
+    lines = [f"{table.key.file_name} (picked for {gpu} by the model, {bases}; nothing was timed)"]
     lines.append(f"{'tokens':>7}  {'time us':>9}  {'default':>9}  {'gain':>6}  config")
-    for tokens, found in sorted(table.entries.items()):
+    for tokens, found in rows:
         default = "-" if found.default_us is None else f"{found.default_us:.1f}"
         gain = "-" if found.gain is None else f"{100 * found.gain:.0f} %"
         lines.append(
             f"{tokens:>7}  {found.pick.latency_us:>9.1f}  {default:>9}  {gain:>6}  "
             f"{found.pick.config}"
+        )
+    kept = sum(found.pick.config == found.default for _, found in rows)
+    if kept:
+        lines.append(
+            f"{kept} of {len(rows)} keep vLLM's default: the model cannot tell it from its best"
         )
     return "\n".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -256,7 +257,7 @@ def missing_message(path: Path, found: Entry) -> str:
         cost = f"vLLM's default is expected to be about {100 * found.gain:.0f} % slower"
     return (
         f"no table {path}: {cost} than {found.pick.config}; write one: perfmodel tune moe "
-        f"--shapes SHAPES.csv --gpu {name} --export vllm --out {path.parent}"
+        f"--shapes SHAPES.csv --gpu {name} --export vllm --out {shlex.quote(str(path.parent))}"
     )
 
 

@@ -188,6 +188,11 @@ def test_tb1_a_default_that_the_model_cannot_tell_from_the_best_stays() -> None:
     assert found.gain == 0
 
 
+def test_tb1_a_folder_with_a_space_is_quoted_in_the_command(tmp_path: Path) -> None:
+    with pytest.warns(TuningWarning, match="--out '.*my tables'"):
+        look_up(tmp_path / "my tables", MIXTRAL, H100, DRIVER, predictor=ANALYTIC)
+
+
 def test_tb1_a_missing_table_is_one_warning_with_the_loss_and_the_command(tmp_path: Path) -> None:
     with pytest.warns(TuningWarning) as caught:
         assert look_up(tmp_path, MIXTRAL, H100, DRIVER, predictor=ANALYTIC) is None
