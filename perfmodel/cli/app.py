@@ -13,7 +13,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from perfmodel.errors import ModelUnavailableWarning, PerfmodelError
+from perfmodel.errors import (
+    CacheWarning,
+    ModelUnavailableWarning,
+    PerfmodelError,
+    TuningWarning,
+)
 
 # name -> module with the command's `app`, and whether it has commands of its own.
 COMMANDS: Mapping[str, tuple[str, bool]] = {
@@ -143,7 +148,7 @@ def _plain_warnings() -> Iterator[None]:
         usual = warnings.showwarning
 
         def show(message: Any, category: Any, *where: Any, **more: Any) -> None:
-            if issubclass(category, ModelUnavailableWarning):
+            if issubclass(category, CacheWarning | ModelUnavailableWarning | TuningWarning):
                 _complain("warning", message)
             else:
                 usual(message, category, *where, **more)
