@@ -1,4 +1,4 @@
-"""Opening the file of a store: made, mended, refused where it is another program's, read at least."""
+"""Opening a store's file: made, mended, refused where it is another program's, or read at least."""
 
 from __future__ import annotations
 
