@@ -24,7 +24,9 @@ PYTHON = re.compile(
 def run(command: list[str]) -> str:
     """Return what the command prints, plain and 100 columns wide."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"NO_COLOR": "1", "COLUMNS": "100", "PATH": path}
+    environment = os.environ | {
+        "NO_COLOR": "1", "COLUMNS": "100", "PATH": path, "TRITON_INTERPRET": "1",
+    }  # fmt: skip
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, env=environment, cwd=README.parent, check=True
     )

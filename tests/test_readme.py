@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -42,7 +43,9 @@ def test_an_example_works(command: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_examples_cover_the_main_commands() -> None:
-    assert {command.split()[1] for command in EXAMPLES} >= {"predict", "rank", "explain", "gpus"}
+    assert {command.split()[1] for command in EXAMPLES} >= {
+        "predict", "rank", "explain", "gpus", "compare", "step", "evaluate",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("code", [text for kind, text in BLOCKS if kind == "python"])
@@ -51,7 +54,12 @@ def test_a_python_example_runs(code: str, tmp_path: Path) -> None:
         pytest.importorskip("triton")
     file = tmp_path / "example.py"  # Triton reads kernels from their file
     file.write_text(code)
-    subprocess.run([sys.executable, str(file)], check=True, capture_output=True)
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PERFMODEL_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(file)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
 def test_every_key_of_the_json_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

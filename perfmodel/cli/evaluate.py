@@ -60,7 +60,7 @@ def evaluate(
 
     if not names:
         for protocol in ALL_PROTOCOLS.values():
-            typer.echo(f"{protocol.name:15}{protocol.about}")
+            typer.echo(f"{protocol.name:18}{protocol.about}")
         return
     chosen = protocols.find_protocols(names, ALL_PROTOCOLS)
     if plot is not None:

@@ -31,7 +31,7 @@ CONSTANT = "-constant-width"
 
 
 def intervals(run: Run) -> list[Record]:
-    """Return coverage and width on held-out problems, and on devices out of training."""
+    """Coverage and width of intervals on held-out problems, and on devices out of training."""
     rows, records = run.mm, []
     parts = [(s.train, s.test) for s in run.folds]
     answers = held_out(replace(run, baselines=()), "gemm-kfold", rows, parts)

@@ -25,7 +25,7 @@ ALL_STAGES = "all-stages-in-shared-memory"
 
 
 def legality(run: Run) -> list[Record]:
-    """Return the shares of failures and of successes that each rule rejects."""
+    """The full grid's failures and successes against the rules: which are rejected."""
     labels = run.tables.labels(GRID)
     wanted = np.array([run.wanted(gpu) for gpu in labels["gpu"]], dtype=bool)
     labels = labels[wanted & labels["config_known"].to_numpy(dtype=bool)].reset_index(drop=True)

@@ -20,6 +20,18 @@ LOG2_E = math.log2(math.e)
 
 
 @jit
+def span_of(starts_ptr, sequence, length, UNEQUAL: tl.constexpr):  # fmt: skip
+    """Return a sequence's first token and how many it has: looked up where they are UNEQUAL."""
+    if UNEQUAL:
+        start = tl.load(starts_ptr + sequence)
+        tokens = tl.load(starts_ptr + sequence + 1) - start
+    else:
+        start = sequence * length
+        tokens = length
+    return start, tokens
+
+
+@jit
 def fold_keys(
     acc,
     total,
@@ -176,16 +188,8 @@ def attention_kernel(
     item = pid // q_tiles
     head = item % q_heads
     sequence = item // q_heads
-    if UNEQUAL:
-        q_start = tl.load(q_starts_ptr + sequence)
-        q_len = tl.load(q_starts_ptr + sequence + 1) - q_start
-        kv_start = tl.load(kv_starts_ptr + sequence)
-        kv_len = tl.load(kv_starts_ptr + sequence + 1) - kv_start
-    else:
-        q_start = sequence * Q_LEN
-        q_len = Q_LEN
-        kv_start = sequence * KV_LEN
-        kv_len = KV_LEN
+    q_start, q_len = span_of(q_starts_ptr, sequence, Q_LEN, UNEQUAL)
+    kv_start, kv_len = span_of(kv_starts_ptr, sequence, KV_LEN, UNEQUAL)
 
     first_row = tile * BLOCK_M
     if first_row < q_len:

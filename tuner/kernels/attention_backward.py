@@ -19,6 +19,7 @@ from tuner.kernels.attention import (
     operand_types,
     refused_types,
     score_scale,
+    span_of,
     strides,
     tile_dims,
 )
@@ -114,16 +115,8 @@ def key_gradient_kernel(
     tile = pid % kv_tiles
     head = pid // kv_tiles % q_heads
     sequence = pid // kv_tiles // q_heads
-    if UNEQUAL:
-        q_start = tl.load(q_starts_ptr + sequence)
-        q_len = tl.load(q_starts_ptr + sequence + 1) - q_start
-        kv_start = tl.load(kv_starts_ptr + sequence)
-        kv_len = tl.load(kv_starts_ptr + sequence + 1) - kv_start
-    else:
-        q_start = sequence * Q_LEN
-        q_len = Q_LEN
-        kv_start = sequence * KV_LEN
-        kv_len = KV_LEN
+    q_start, q_len = span_of(q_starts_ptr, sequence, Q_LEN, UNEQUAL)
+    kv_start, kv_len = span_of(kv_starts_ptr, sequence, KV_LEN, UNEQUAL)
 
     first_key = tile * BLOCK_N
     if first_key < kv_len:
@@ -246,16 +239,8 @@ def query_gradient_kernel(
         tile = q_tiles - 1 - tile
     head = pid // q_tiles % q_heads
     sequence = pid // q_tiles // q_heads
-    if UNEQUAL:
-        q_start = tl.load(q_starts_ptr + sequence)
-        q_len = tl.load(q_starts_ptr + sequence + 1) - q_start
-        kv_start = tl.load(kv_starts_ptr + sequence)
-        kv_len = tl.load(kv_starts_ptr + sequence + 1) - kv_start
-    else:
-        q_start = sequence * Q_LEN
-        q_len = Q_LEN
-        kv_start = sequence * KV_LEN
-        kv_len = KV_LEN
+    q_start, q_len = span_of(q_starts_ptr, sequence, Q_LEN, UNEQUAL)
+    kv_start, kv_len = span_of(kv_starts_ptr, sequence, KV_LEN, UNEQUAL)
 
     first_row = tile * BLOCK_M
     if first_row < q_len:

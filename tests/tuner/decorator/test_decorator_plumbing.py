@@ -156,7 +156,8 @@ def test_pm6_a_key_of_a_config_that_nobody_takes(make_stub, config, kwargs, matc
 
 
 def test_pm6_options_of_a_backend_are_taken(make_stub, config):
-    tuner.autotune([config({"BLOCK": 1, "waves_per_eu": 2})], key=["n"])(make_stub())
+    kernel = tuner.autotune([config({"BLOCK": 1, "waves_per_eu": 2})], key=["n"])(make_stub())
+    assert kernel.configs[0].kwargs == {"BLOCK": 1, "waves_per_eu": 2}
 
 
 def test_pm6_what_is_no_config(make_stub):
