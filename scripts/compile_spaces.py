@@ -23,9 +23,9 @@ from rich.table import Table
 from perfmodel.errors import PerfmodelError
 from perfmodel.files import atomic_path
 from tuner.compile import CompiledKernel
-from tuner.compile_cache import CompileCache
-from tuner.compile_job import CompileJob
-from tuner.compile_pool import LIMIT_S, compile_all
+from tuner.compiling.compile_cache import CompileCache
+from tuner.compiling.compile_job import CompileJob
+from tuner.compiling.compile_pool import LIMIT_S, compile_all
 from tuner.kernels.ahead import DEVICES, SpaceJob, failures, outcomes, space_jobs
 from tuner.kernels.catalog import KERNELS, find
 

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tuner.ahead import config_for, resolve
-    from tuner.decorate import autotune
-    from tuner.decorator import Autotuner
-    from tuner.stock import early_config_prune, estimate_matmul_time, pruner
+    from tuner.autotuner.ahead import config_for, resolve
+    from tuner.autotuner.decorate import autotune
+    from tuner.autotuner.decorator import Autotuner
+    from tuner.autotuner.stock import early_config_prune, estimate_matmul_time, pruner
     from tuner.triton_api import Config
 
 __all__ = [
@@ -25,14 +25,14 @@ __all__ = [
 
 # Loaded on first use: importing the package must load neither Triton nor torch.
 _HOME = {
-    "Autotuner": "tuner.decorator",
+    "Autotuner": "tuner.autotuner.decorator",
     "Config": "tuner.triton_api",
-    "autotune": "tuner.decorate",
-    "config_for": "tuner.ahead",
-    "early_config_prune": "tuner.stock",
-    "estimate_matmul_time": "tuner.stock",
-    "pruner": "tuner.stock",
-    "resolve": "tuner.ahead",
+    "autotune": "tuner.autotuner.decorate",
+    "config_for": "tuner.autotuner.ahead",
+    "early_config_prune": "tuner.autotuner.stock",
+    "estimate_matmul_time": "tuner.autotuner.stock",
+    "pruner": "tuner.autotuner.stock",
+    "resolve": "tuner.autotuner.ahead",
 }
 
 

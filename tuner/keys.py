@@ -8,8 +8,8 @@ from tuner.identity import Key, arguments_text, config_text
 from tuner.measure.device import DeviceIdentity
 
 if TYPE_CHECKING:
-    from tuner.decision import Call
-    from tuner.decorator import Autotuner
+    from tuner.autotuner.decorator import Autotuner
+    from tuner.deciding.decision import Call
 
 __all__ = ["config_text", "store_key"]
 

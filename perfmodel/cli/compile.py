@@ -14,7 +14,7 @@ from perfmodel.cli.progress import show_progress
 if TYPE_CHECKING:
     from perfmodel.hardware.gpu import Gpu
     from tuner.compile import CompiledKernel
-    from tuner.compile_job import CompileJob
+    from tuner.compiling.compile_job import CompileJob
 
 app = typer.Typer(add_completion=False)
 
@@ -64,9 +64,9 @@ def compile_kernel(
     """Compile a kernel for a device: shared memory, registers and spills of each config."""
     from perfmodel.errors import NoUsableConfigError  # noqa: PLC0415 - start-up time
     from perfmodel.predictor import as_gpu  # noqa: PLC0415 - start-up time
-    from tuner import kernel_file  # noqa: PLC0415 - start-up time
-    from tuner.compile_cache import CompileCache  # noqa: PLC0415 - start-up time
-    from tuner.compile_pool import compile_all  # noqa: PLC0415 - start-up time
+    from tuner.compiling import kernel_file  # noqa: PLC0415 - start-up time
+    from tuner.compiling.compile_cache import CompileCache  # noqa: PLC0415 - start-up time
+    from tuner.compiling.compile_pool import compile_all  # noqa: PLC0415 - start-up time
 
     device = as_gpu(gpu)
     target = cuda_target(device)

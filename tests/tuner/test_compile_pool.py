@@ -13,11 +13,11 @@ import pytest
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import CacheWarning, RunFailedError
 from tuner.compile import CompiledKernel, Specialization
-from tuner.compile_cache import CompileCache
-from tuner.compile_job import CompileJob
-from tuner.compile_pool import compile_all
-from tuner.cpus import available_cpus
-from tuner.portable import PortableKernel
+from tuner.compiling.compile_cache import CompileCache
+from tuner.compiling.compile_job import CompileJob
+from tuner.compiling.compile_pool import compile_all
+from tuner.compiling.cpus import available_cpus
+from tuner.compiling.portable import PortableKernel
 
 FAKE_COMPILER = """
 import json, os, sys, time

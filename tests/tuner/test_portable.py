@@ -17,9 +17,9 @@ from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import KernelNotPortableError
 from perfmodel.problems.dtypes import FP16
 from tuner.compile import compile_kernel, specialize
-from tuner.compile_job import CompileJob
-from tuner.compile_pool import compile_all
-from tuner.portable import PortableKernel, load, portable
+from tuner.compiling.compile_job import CompileJob
+from tuner.compiling.compile_pool import compile_all
+from tuner.compiling.portable import PortableKernel, load, portable
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -101,9 +101,9 @@ def test_the_users_script_is_not_run_again(tmp_path: Path) -> None:
         "pathlib.Path(sys.argv[1]).open('a').write('ran\\n')\n"
         "import triton, triton.language as tl\n"
         "from tuner.compile import specialize\n"
-        "from tuner.compile_job import CompileJob\n"
-        "from tuner.compile_pool import compile_all\n"
-        "from tuner.portable import portable\n"
+        "from tuner.compiling.compile_job import CompileJob\n"
+        "from tuner.compiling.compile_pool import compile_all\n"
+        "from tuner.compiling.portable import portable\n"
         "@triton.jit\n"
         "def k(x_ptr, B: tl.constexpr):\n"
         "    tl.store(x_ptr + tl.arange(0, B), 1.0)\n"

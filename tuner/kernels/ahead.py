@@ -15,10 +15,10 @@ from perfmodel.hardware.catalog import load_gpu
 from perfmodel.tiling.config import TileConfig
 from perfmodel.tiling.legality import TENSOR_MEMORY_COLUMNS
 from tuner.compile import CompiledKernel, specialize
-from tuner.compile_job import CompileJob
+from tuner.compiling.compile_job import CompileJob
+from tuner.compiling.portable import PortableKernel, portable
 from tuner.kernels.catalog import ReferenceKernel
 from tuner.kernels.launch import Launch
-from tuner.portable import PortableKernel, portable
 
 DEVICES: Mapping[str, str] = {
     "sm_80": "a100-sxm4-80gb", "sm_86": "rtx-3090", "sm_89": "rtx-4090", "sm_90": "h100-sxm5",

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from perfmodel.errors import UsageError
-from tuner.compile_job import decode, encode
-from tuner.portable import PortableKernel
+from tuner.compiling.compile_job import decode, encode
+from tuner.compiling.portable import PortableKernel
 
 VALUES_MAX_BYTES = 64 << 20
 """Of a tensor whose values are sent, as text through a pipe."""

@@ -7,12 +7,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tuner.compiling.portable import load
+from tuner.compiling.worker_loop import serve
 from tuner.measure.check import mismatch
 from tuner.measure.device import DeviceIdentity, Trial
 from tuner.measure.task import LaunchSpec, Task
 from tuner.measure.timer import CudaEvents, Stopwatch, TimerDevice, WallClock
-from tuner.portable import load
-from tuner.worker_loop import serve
 
 
 class Worker:

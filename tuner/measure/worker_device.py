@@ -8,15 +8,15 @@ from typing import Any
 
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import DeviceLostError, KernelRaisedError, RunFailedError
-from tuner.measure.device import DeviceIdentity, Timing, Trial
-from tuner.measure.task import LaunchSpec, Task
-from tuner.worker_process import (
+from tuner.compiling.worker_process import (
     STARTUP_LIMIT_S,
     WorkerDiedError,
     WorkerProcess,
     WorkerTimeoutError,
     python_command,
 )
+from tuner.measure.device import DeviceIdentity, Timing, Trial
+from tuner.measure.task import LaunchSpec, Task
 
 CONFIGS_PER_WORKER = 100
 """Kernels stay loaded while their process lives: after so many it is replaced, so that a search

@@ -14,11 +14,12 @@ from triton.backends.compiler import GPUTarget
 import tuner
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import NoUsableConfigError
-from tuner import devices, precompile
-from tuner.accounting import Fate
-from tuner.arguments import access_of
+from tuner import devices
 from tuner.compile import CompiledKernel
-from tuner.decision import Call
+from tuner.deciding import precompile
+from tuner.deciding.accounting import Fate
+from tuner.deciding.arguments import access_of
+from tuner.deciding.decision import Call
 
 GRID = {"grid": (1,), "warmup": False}
 

@@ -11,7 +11,7 @@ import triton.language as tl
 
 import tuner
 from perfmodel.errors import NoUsableConfigError
-from tuner import arguments
+from tuner.deciding import arguments
 from tuner.store.schema import MEASUREMENTS
 
 GRID = (1,)

@@ -10,7 +10,7 @@ import torch
 
 import tuner
 from perfmodel.errors import NoUsableConfigError
-from tuner.accounting import Fate
+from tuner.deciding.accounting import Fate
 
 LAUNCH = {"grid": (1,), "warmup": False}
 

@@ -14,8 +14,8 @@ import torch
 import tuner
 from perfmodel import Gemm, Predictor
 from perfmodel.errors import DataError, TuningWarning, UnknownNameError, UnknownShapeError
-from tuner import telling
-from tuner.accounting import Fate
+from tuner.deciding import telling
+from tuner.deciding.accounting import Fate
 from tuner.store import Store
 
 GPU = "h100-sxm5"

@@ -15,7 +15,8 @@ import torch
 import triton
 
 import tuner
-from tuner import devices, ranks
+from tuner import devices
+from tuner.deciding import ranks
 
 LAUNCH = {"grid": (1,), "warmup": False}
 

@@ -15,10 +15,10 @@ import pytest
 
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import DeviceLostError, KernelRaisedError, UsageError
+from tuner.compiling.portable import portable
 from tuner.measure.device import Trial
 from tuner.measure.task import LaunchSpec, Task, TensorArgument
 from tuner.measure.worker_device import WorkerDevice
-from tuner.portable import portable
 from tuner.search.result import Status
 from tuner.search.search import search
 from tuner.search.tunables import ONE_CALL, Tunables

@@ -9,17 +9,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.problems.gemm import Gemm
-from tuner import checks, devices, triton_api
-from tuner.accounting import Account
-from tuner.binding import Binding
-from tuner.buckets import neighbours_of
-from tuner.call_key import CallKey, Key
-from tuner.decision import Call, Decision, Octave
-from tuner.hooks import Hooks
+from tuner import devices, triton_api
+from tuner.autotuner import checks
+from tuner.autotuner.buckets import neighbours_of
+from tuner.autotuner.call_key import CallKey, Key
+from tuner.autotuner.hooks import Hooks
+from tuner.autotuner.processes import alive, reduced
+from tuner.autotuner.settings import Settings
+from tuner.deciding.accounting import Account
+from tuner.deciding.binding import Binding
+from tuner.deciding.decision import Call, Decision, Octave
+from tuner.deciding.tiles import TileNames, TileSet
 from tuner.identity import kernel_hash
-from tuner.processes import alive, reduced
-from tuner.settings import Settings
-from tuner.tiles import TileNames, TileSet
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -178,7 +179,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         preview: bool = False,
         octave_: Octave | None = None,
     ) -> Decision:
-        from tuner.decide import decide  # noqa: PLC0415 - it loads the model
+        from tuner.deciding.decide import decide  # noqa: PLC0415 - it loads the model
 
         _thread.deciding += 1
         try:
@@ -245,7 +246,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         """Return the configurations that the user's functions keep for ``nargs`` and ``kwargs``."""
         if not (self.early_config_prune or self.perf_model):
             return list(self.configs)
-        from tuner.decide import prune  # noqa: PLC0415 - it loads the model
+        from tuner.deciding.decide import prune  # noqa: PLC0415 - it loads the model
 
         positional = self.nargs or {}
         args = tuple(positional[name] for name in self.arg_names if name in positional)
@@ -256,7 +257,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         before, self.nargs = self.nargs, dict(zip(self.arg_names, call.args, strict=False))
         try:
             if self.makes_configs and type(self).prune_configs is Autotuner.prune_configs:
-                from tuner.decide import prune  # noqa: PLC0415 - as above
+                from tuner.deciding.decide import prune  # noqa: PLC0415 - as above
 
                 return prune(self, call, every)
             return list(self.prune_configs(dict(call.kwargs)))
@@ -312,7 +313,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             UnknownNameError: a key that the kernel does not have, or one that is missing.
         """
         if isinstance(config, Mapping):
-            from tuner.pins import config_of_pin  # noqa: PLC0415 - pins are rare
+            from tuner.deciding.pins import config_of_pin  # noqa: PLC0415 - pins are rare
 
             config = config_of_pin(
                 self.name, self.arg_names, self.configs, config, self.has_default
@@ -332,8 +333,8 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         Raises:
             UnknownShapeError: a value is missing, or a name is no argument.
         """
-        from tuner.account_of import account_of  # noqa: PLC0415 - it loads the model
-        from tuner.ahead import explained_call  # noqa: PLC0415 - as above
+        from tuner.autotuner.ahead import explained_call  # noqa: PLC0415 - as above
+        from tuner.deciding.account_of import account_of  # noqa: PLC0415 - it loads the model
 
         call = explained_call(self, args, kwargs)
         decision = self._accounts.get(self.key_of(call))
@@ -344,15 +345,15 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         return account
 
     def tune(self, shapes: Any, inputs: Callable[..., Any] | None = None) -> dict[Any, Any]:
-        """Decide for each shape ahead of time, timing as the policy says: `tuner.ahead.tune`."""
-        from tuner.ahead import tune  # noqa: PLC0415 - not part of a call
+        """Decide for each shape ahead of time, timing as the policy says."""
+        from tuner.autotuner.ahead import tune  # noqa: PLC0415 - not part of a call
 
         self._warmed = True
         return tune(self, shapes, inputs)
 
     def warm(self, shapes: Any) -> dict[Any, Any]:
-        """Decide for each shape ahead of time, with nothing timed; see `tuner.ahead.warm`."""
-        from tuner.ahead import warm  # noqa: PLC0415 - not part of a call
+        """Decide for each shape ahead of time, with nothing timed."""
+        from tuner.autotuner.ahead import warm  # noqa: PLC0415 - not part of a call
 
         self._warmed = True
         return warm(self, shapes)
@@ -378,7 +379,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             return
         self.late_decisions += 1
         if self.late_decisions == 1:
-            from tuner.ahead import warn_late  # noqa: PLC0415 - once a kernel
+            from tuner.autotuner.ahead import warn_late  # noqa: PLC0415 - once a kernel
 
             warn_late(self, key)
 

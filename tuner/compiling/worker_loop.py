@@ -1,4 +1,4 @@
-"""What runs in a child of `tuner.worker_process`: questions in, answers out, one line each."""
+"""What runs in a child of `worker_process`: questions in, answers out, one line each."""
 
 from __future__ import annotations
 

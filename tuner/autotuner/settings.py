@@ -9,10 +9,10 @@ from typing import Any
 
 from perfmodel.errors import UsageError
 from perfmodel.hardware.gpu import Gpu
-from tuner.buckets import Bucket
+from tuner.autotuner.buckets import Bucket
+from tuner.deciding.policy import Policy
+from tuner.deciding.ranks import TIMEOUT_S
 from tuner.measure.device import Device
-from tuner.policy import Policy
-from tuner.ranks import TIMEOUT_S
 
 VERIFIED = 3
 """Configurations of the model's that ``verify`` times, beside the user's first."""

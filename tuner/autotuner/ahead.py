@@ -10,10 +10,10 @@ from typing import Any
 from perfmodel.errors import TuningWarning, UnknownShapeError, UsageError, closest
 from perfmodel.problems.dtypes import parse_dtype
 from tuner import devices, triton_api
-from tuner.call_key import Key
-from tuner.decision import Call
-from tuner.decorator import Autotuner
-from tuner.processes import alive
+from tuner.autotuner.call_key import Key
+from tuner.autotuner.decorator import Autotuner
+from tuner.autotuner.processes import alive
+from tuner.deciding.decision import Call
 
 Shape = Mapping[str, Any]
 """Arguments of a call by name. A tensor may be replaced by its element type; ``dtype`` gives that

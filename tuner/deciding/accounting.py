@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tuner.policy import Policy
+from tuner.deciding.policy import Policy
 
 
 class Fate(StrEnum):

@@ -11,7 +11,7 @@ from typing import Any
 
 from perfmodel.errors import KernelNotPortableError
 from tuner.compile import CompiledKernel, Specialization, compile_kernel
-from tuner.portable import PortableKernel, load
+from tuner.compiling.portable import PortableKernel, load
 
 _PLAIN = (int, float, str, bool, type(None))
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.errors import UnknownNameError, UsageError, closest
-from tuner.decision import Call, Octave
+from tuner.deciding.decision import Call, Octave
 
 if TYPE_CHECKING:
-    from tuner.call_key import Key
-    from tuner.decorator import Autotuner
+    from tuner.autotuner.call_key import Key
+    from tuner.autotuner.decorator import Autotuner
 
 Bucket = Callable[[Any], Any]
 

@@ -1,4 +1,4 @@
-"""``python -m tuner.compile_worker``: compiles what it is sent; see `tuner.compile_pool`."""
+"""``python -m tuner.compiling.compile_worker``: compiles what it is sent, for `compile_pool`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tuner.compile_job import CompileJob
-from tuner.worker_loop import serve
+from tuner.compiling.compile_job import CompileJob
+from tuner.compiling.worker_loop import serve
 
 
 def answer(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,12 +8,12 @@ import numpy as np
 
 from perfmodel.problems.gemm import Gemm
 from perfmodel.uncertainty import typical_error
-from tuner.accounting import Account, Fate, Row
-from tuner.decide import explain_illegal, shipped_predictor
-from tuner.decision import Decision
+from tuner.deciding.accounting import Account, Fate, Row
+from tuner.deciding.decide import explain_illegal, shipped_predictor
+from tuner.deciding.decision import Decision
 
 if TYPE_CHECKING:
-    from tuner.decorator import Autotuner
+    from tuner.autotuner.decorator import Autotuner
 
 DRAWS = 2000
 """Of the model's errors, for the expected loss; a fixed seed, so the answer is always the same."""

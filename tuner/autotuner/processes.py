@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tuner import triton_api
 
 if TYPE_CHECKING:
-    from tuner.decorator import Autotuner
+    from tuner.autotuner.decorator import Autotuner
 
 alive: weakref.WeakSet[Autotuner] = weakref.WeakSet()
 """Every kernel of this process."""
@@ -57,7 +57,7 @@ def _restored(module: str, qualified: str, decided: Sequence[tuple[Any, Any]]) -
 def _reset_after_fork() -> None:
     for kernel in list(alive):
         kernel.reset_after_fork()
-    timing = sys.modules.get("tuner.timing")
+    timing = sys.modules.get("tuner.deciding.timing")
     if timing is not None:
         timing.reset_after_fork()
 

@@ -9,10 +9,10 @@ from typing import Any
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import ConfigTable
-from tuner.accounting import Fate
-from tuner.binding import NotKnown
+from tuner.deciding.accounting import Fate
+from tuner.deciding.binding import NotKnown
+from tuner.deciding.policy import Policy
 from tuner.measure.device import DeviceIdentity
-from tuner.policy import Policy
 from tuner.search.result import SearchResult
 
 

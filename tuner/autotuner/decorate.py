@@ -8,14 +8,15 @@ from typing import Any
 
 from perfmodel.errors import UnknownNameError, UnknownOptionError, UsageError
 from perfmodel.hardware.gpu import Gpu
-from tuner import checks, triton_api
-from tuner.binding import bind
-from tuner.buckets import SPELLINGS, parse_buckets
-from tuner.decorator import OWN_OPTIONS, STOCK_OPTIONS, Autotuner
+from tuner import triton_api
+from tuner.autotuner import checks
+from tuner.autotuner.buckets import SPELLINGS, parse_buckets
+from tuner.autotuner.decorator import OWN_OPTIONS, STOCK_OPTIONS, Autotuner
+from tuner.autotuner.settings import VERIFIED, Settings
+from tuner.deciding.binding import bind
+from tuner.deciding.policy import Policy, parse_policy
+from tuner.deciding.ranks import TIMEOUT_S
 from tuner.measure.device import Device
-from tuner.policy import Policy, parse_policy
-from tuner.ranks import TIMEOUT_S
-from tuner.settings import VERIFIED, Settings
 
 
 def autotune(

@@ -20,7 +20,7 @@ SCHEMA = 1
 
 
 class CompileCache:
-    """Stores results by `tuner.compile_job.CompileJob.key`.
+    """Stores results by `tuner.compiling.compile_job.CompileJob.key`.
 
     A file that cannot be read is a miss; a folder that cannot be written gives one warning.
     """

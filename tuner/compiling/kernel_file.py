@@ -12,8 +12,8 @@ from typing import Any
 
 from perfmodel.errors import NotInstalledError, UsageError, closest
 from tuner.compile import ALIGNMENT, Specialization
-from tuner.compile_job import CompileJob
-from tuner.portable import portable
+from tuner.compiling.compile_job import CompileJob
+from tuner.compiling.portable import portable
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Of a configuration, what Triton takes beside the kernel's own arguments."""

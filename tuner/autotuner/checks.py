@@ -7,6 +7,7 @@ from typing import Any
 
 from perfmodel.errors import UnknownNameError, UnknownOptionError, UsageError, closest
 from tuner import triton_api
+from tuner.deciding.policy import kept_of
 
 PRUNING_KEYS = ("perf_model", "top_k", "early_config_prune")
 """What ``prune_configs_by`` may hold."""
@@ -121,27 +122,6 @@ def check_pruning(prune_configs_by: Mapping[str, Any] | None) -> None:
     check_callables(**{name: given.get(name) for name in ("perf_model", "early_config_prune")})
     if prune_configs_by and "top_k" in prune_configs_by:
         kept_of(1, prune_configs_by["top_k"])
-
-
-def kept_of(survivors: int, top_k: Any) -> int:
-    """Return how many of ``survivors`` configurations ``top_k`` keeps, at least one.
-
-    A float of at most 1 is a share of the survivors, an int a count.
-
-    Raises:
-        UnknownOptionError: it is neither (a ``TypeError``, as in Triton).
-    """
-    if isinstance(top_k, float) and top_k <= 1.0:
-        kept = int(survivors * top_k)
-    elif isinstance(top_k, int):
-        kept = int(top_k)
-    else:
-        raise UnknownOptionError(
-            f"top_k is {top_k!r}; use a share of at most 1.0 as a float, or a count as an int"
-        )
-    if top_k < 0:
-        raise UnknownOptionError(f"top_k is {top_k!r}; use a share or a count of at least 0")
-    return min(max(kept, 1), survivors)
 
 
 def check_configs(

@@ -13,11 +13,11 @@ from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import KernelNotPortableError
 from tuner import triton_api
 from tuner.compile import CompiledKernel, Specialization
-from tuner.compile_cache import CompileCache
-from tuner.compile_job import CompileJob
-from tuner.compile_pool import compile_all
-from tuner.decision import Call
-from tuner.portable import portable
+from tuner.compiling.compile_cache import CompileCache
+from tuner.compiling.compile_job import CompileJob
+from tuner.compiling.compile_pool import compile_all
+from tuner.compiling.portable import portable
+from tuner.deciding.decision import Call
 
 WORTH_IT = 2
 """So many configurations and more are compiled in workers; one is compiled where it is used."""

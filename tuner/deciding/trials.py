@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.problems.gemm import Gemm
 from tuner import devices, keys
-from tuner.arguments import NOTHING, Access, Snapshot, access_of, everything
-from tuner.decide import shipped_predictor
-from tuner.decision import Call, Decision
+from tuner.deciding.arguments import NOTHING, Access, Snapshot, access_of, everything
+from tuner.deciding.decide import shipped_predictor
+from tuner.deciding.decision import Call, Decision
+from tuner.deciding.policy import Policy
+from tuner.deciding.precompile import compile_configs
 from tuner.identity import Key
 from tuner.measure.check import CheckedDevice, floor_us
 from tuner.measure.device import Device, DeviceIdentity, Trial
 from tuner.measure.do_bench import DoBenchDevice
 from tuner.measure.failures import classify
 from tuner.measure.timer import CudaEvents, TimerDevice
-from tuner.policy import Policy
-from tuner.precompile import compile_configs
 
 if TYPE_CHECKING:
-    from tuner.decorator import Autotuner
+    from tuner.autotuner.decorator import Autotuner
 
 
 @dataclass

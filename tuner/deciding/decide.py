@@ -20,19 +20,19 @@ from perfmodel.tiling.config import ConfigTable
 from perfmodel.tiling.legality import legal_mask, require_dtype
 from perfmodel.tiling.space import candidate_configs
 from tuner import devices, triton_api
-from tuner.accounting import Fate
-from tuner.arguments import is_empty
-from tuner.binding import NotKnown
-from tuner.decision import Call, Decision, Octave, View
-from tuner.legality import generic_reasons, reasons_of, shared_memory_advice, suggestion
+from tuner.deciding.accounting import Fate
+from tuner.deciding.arguments import is_empty
+from tuner.deciding.binding import NotKnown
+from tuner.deciding.decision import Call, Decision, Octave, View
+from tuner.deciding.legality import generic_reasons, reasons_of, shared_memory_advice, suggestion
+from tuner.deciding.pins import config_of_pin, pinned_outside
+from tuner.deciding.policy import Policy, kept_of, policy_in_force
+from tuner.deciding.ranks import Ranks
+from tuner.deciding.tiles import TileSet
 from tuner.measure.device import DeviceIdentity
-from tuner.pins import config_of_pin, pinned_outside
-from tuner.policy import Policy, policy_in_force
-from tuner.ranks import Ranks
-from tuner.tiles import TileSet
 
 if TYPE_CHECKING:
-    from tuner.decorator import Autotuner
+    from tuner.autotuner.decorator import Autotuner
 
 WITH_TIME = (Fate.TIMED, Fate.STORED)
 
@@ -133,7 +133,7 @@ def decide(  # noqa: PLR0911, PLR0912 - the order of the cases is the policy, re
         neighbours = None
     if neighbours is not None and _taken_over(kernel, decision, neighbours, pick, legal):
         return decision
-    from tuner import timing  # noqa: PLC0415 - it loads the search, which most processes never need
+    from tuner.deciding import timing  # noqa: PLC0415 - it loads the search, which most processes never need
 
     if preview:
         return timing.preview(kernel, decision, legal, pick)
@@ -167,8 +167,6 @@ def prune(kernel: Autotuner, call: Call, configs: Sequence[Any]) -> list[Any]:
         UnknownOptionError: ``top_k`` is no count and no share.
         AutotunerError: ``early_config_prune`` keeps none.
     """
-    from tuner.checks import kept_of  # noqa: PLC0415 - most kernels have no functions of their own
-
     kept = list(configs)
     positional = dict(zip(kernel.arg_names, call.args, strict=False))
     if kernel.early_config_prune:

@@ -16,10 +16,10 @@ from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import TileConfig
 from perfmodel.tiling.legality import legal_mask
 from tuner import devices
-from tuner.binding import NotKnown, bind
-from tuner.decide import shipped_predictor
+from tuner.deciding.binding import NotKnown, bind
+from tuner.deciding.decide import shipped_predictor
+from tuner.deciding.tiles import TileNames, TileSet
 from tuner.measure.device import DeviceIdentity
-from tuner.tiles import TileNames, TileSet
 
 Pruner = Callable[..., list[Any]]
 

@@ -10,7 +10,7 @@ from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import ConfigTable, TileConfig
 from perfmodel.tiling.legality import MAXNREG_MIN, check, nearest_legal
-from tuner.tiles import TileNames
+from tuner.deciding.tiles import TileNames
 
 
 def reasons_of(

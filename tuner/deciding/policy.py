@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
+from typing import Any
 
-from perfmodel.errors import UnknownNameError, closest
+from perfmodel.errors import UnknownNameError, UnknownOptionError, closest
 
 VARIABLE = "PERFMODEL_AUTOTUNE"
 """Environment variable that overrides every kernel's policy for a whole process."""
@@ -62,3 +63,24 @@ def policy_in_force(asked: Policy | None, *, known: bool) -> Policy:
     if asked is not None:
         return asked
     return Policy.VERIFY if known else Policy.FULL
+
+
+def kept_of(survivors: int, top_k: Any) -> int:
+    """Return how many of ``survivors`` configurations ``top_k`` keeps, at least one.
+
+    A float of at most 1 is a share of the survivors, an int a count.
+
+    Raises:
+        UnknownOptionError: it is neither (a ``TypeError``, as in Triton).
+    """
+    if isinstance(top_k, float) and top_k <= 1.0:
+        kept = int(survivors * top_k)
+    elif isinstance(top_k, int):
+        kept = int(top_k)
+    else:
+        raise UnknownOptionError(
+            f"top_k is {top_k!r}; use a share of at most 1.0 as a float, or a count as an int"
+        )
+    if top_k < 0:
+        raise UnknownOptionError(f"top_k is {top_k!r}; use a share or a count of at least 0")
+    return min(max(kept, 1), survivors)

@@ -8,12 +8,12 @@ import time
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import NoUsableConfigError
 from tuner import triton_api
-from tuner.accounting import Fate
-from tuner.decide import advice
+from tuner.deciding.accounting import Fate
+from tuner.deciding.decide import advice
+from tuner.deciding.trials import Session
 from tuner.measure.device import Timing
 from tuner.search.result import Entry, SearchResult, Status
 from tuner.store import Store
-from tuner.trials import Session
 
 LOG = logging.getLogger("tuner")
 

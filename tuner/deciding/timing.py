@@ -13,19 +13,13 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import TuningWarning
 from tuner import keys, store, triton_api
-from tuner.accounting import Fate
-from tuner.arguments import NOTHING, CannotCopyError, Snapshot
-from tuner.decision import Call, Decision
-from tuner.identity import Key, space_text
-from tuner.measure.device import DeviceIdentity, Timing, Trial
-from tuner.measure.do_bench import DoBenchDevice
-from tuner.policy import Policy
-from tuner.ranks import Ranks
-from tuner.search.result import Entry, SearchResult, Status
-from tuner.search.search import search
-from tuner.search.tunables import ONE_CALL, Budget, Tunables
-from tuner.telling import Progress, all_failed, tell_result
-from tuner.trials import (
+from tuner.deciding.accounting import Fate
+from tuner.deciding.arguments import NOTHING, CannotCopyError, Snapshot
+from tuner.deciding.decision import Call, Decision
+from tuner.deciding.policy import Policy
+from tuner.deciding.ranks import Ranks
+from tuner.deciding.telling import Progress, all_failed, tell_result
+from tuner.deciding.trials import (
     Session,
     TimedLaunch,
     access_and_broken,
@@ -34,9 +28,15 @@ from tuner.trials import (
     expected_us,
     floor_of,
 )
+from tuner.identity import Key, space_text
+from tuner.measure.device import DeviceIdentity, Timing, Trial
+from tuner.measure.do_bench import DoBenchDevice
+from tuner.search.result import Entry, SearchResult, Status
+from tuner.search.search import search
+from tuner.search.tunables import ONE_CALL, Budget, Tunables
 
 if TYPE_CHECKING:
-    from tuner.decorator import Autotuner
+    from tuner.autotuner.decorator import Autotuner
 
 _FATES: Mapping[Status, Fate] = {
     Status.TIMED: Fate.TIMED,

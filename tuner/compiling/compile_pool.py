@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import NotInstalledError
 from tuner.compile import CompiledKernel
-from tuner.compile_cache import CompileCache, result_of
-from tuner.compile_job import CompileJob
-from tuner.cpus import available_cpus
-from tuner.worker_process import (
+from tuner.compiling.compile_cache import CompileCache, result_of
+from tuner.compiling.compile_job import CompileJob
+from tuner.compiling.cpus import available_cpus
+from tuner.compiling.worker_process import (
     WorkerDiedError,
     WorkerProcess,
     WorkerTimeoutError,
@@ -73,7 +73,7 @@ class _Pool:
     ) -> None:
         self._jobs = jobs
         self._limit_s, self._cache, self._tell = limit_s, cache, tell
-        self._command = command or python_command("tuner.compile_worker")
+        self._command = command or python_command("tuner.compiling.compile_worker")
         self._results: list[CompiledKernel | None] = [None] * len(jobs)
         self._lock = threading.Lock()
         self._done = 0

@@ -1,0 +1,1 @@
+"""The decorator: what a user writes, and what a call goes through."""

@@ -1,0 +1,1 @@
+"""One decision: what the model says, what can run, what is timed, and the account of it."""
