@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.families import TileProblem, family_of
+from perfmodel.families.tile_model import TileOrder
 from perfmodel.launches import Launches, peak_tflops
 from perfmodel.learned.correction import Correction
 from perfmodel.notes import coverage_notes
@@ -85,6 +86,7 @@ def ranking(
     basis: NDArray[Any],
     refused: Sequence[tuple[TileConfig, tuple[Rejection, ...]]],
     top: int | None,
+    order: TileOrder | None = None,
 ) -> Ranking:
     """Put configurations in the order of their log seconds, ``inf`` for what cannot run.
 
@@ -94,10 +96,12 @@ def ranking(
         basis: of each row's time, as words.
         refused: configurations with what is wrong with them; no reasons for those that can run.
         top: keep only that many.
+        order: trees that know winners and no times, where they made the order.
     """
-    order = np.argsort(log_s, kind="stable")[: int(np.isfinite(log_s).sum())]
+    by_time = np.argsort(log_s, kind="stable")[: int(np.isfinite(log_s).sum())]
     latency_us = np.exp(log_s) * 1e6
-    slowdown = latency_us / latency_us[order[0]]
+    slowdown = latency_us / latency_us[by_time[0]]
+    unsure = int((slowdown[by_time] <= 1 + typical_error(first)).sum())
     candidates = tuple(
         Candidate(
             rank=place,
@@ -108,7 +112,7 @@ def ranking(
             basis=str(basis[row]),  # type: ignore[arg-type]  # words of `Basis`
             position=int(row),
         )
-        for place, row in enumerate(order[:top], start=1)
+        for place, row in enumerate(by_time[:top], start=1)
     )
     return Ranking(
         problem=first.problem,
@@ -119,10 +123,10 @@ def ranking(
             for position, (config, reasons) in enumerate(refused)
             if reasons
         ),
-        considered=len(order),
-        unsure=int((slowdown[order] <= 1 + typical_error(first)).sum()),
+        considered=len(by_time),
+        unsure=unsure if order is None else min(order.leaders, len(by_time)),
         basis=first.basis,
         model=first.model,
         expected_error=first.expected_error,
-        notes=first.notes,
+        notes=first.notes if order is None else (*first.notes, order.note),
     )

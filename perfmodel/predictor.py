@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,7 @@ from perfmodel.errors import (
 from perfmodel.families import TileProblem, family_of
 from perfmodel.families.legality import none_usable, require_legal
 from perfmodel.families.library import has_tile, library_prediction, require_tile
+from perfmodel.families.tile_model import TileOrder
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches, gemm_launches
@@ -56,6 +58,16 @@ class MeasuredLookup(Protocol):
 
     def find(self, problem: TileProblem, config: TileConfig, gpu: str) -> float | None:
         """Return the measured latency in microseconds, ``None`` where there is none."""
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """How N configurations stand: what orders them, the least first, and their log seconds."""
+
+    score: Array
+    log_s: Array
+    order: TileOrder | None = None
+    """Trees that know winners and no times, where they made the order."""
 
 
 class Predictor:
@@ -100,12 +112,17 @@ class Predictor:
                 require_tile(problem)
             return library_prediction(problem, device, learned=self.model is not None)
         family = family_of(problem)
-        if config is None:
-            space = family.candidates(problem, device)
-            config = _row(space, self.decide(problem, device, space)).configs[0]
-        else:
+        if config is not None:
             require_legal(family, problem, config, device)
-        return self._answer(problem, config, self._launch(problem, config, device))
+            return self._answer(problem, config, self._launch(problem, config, device))
+        space = family.candidates(problem, device)
+        found = self.launches_of(problem, space, device)
+        chosen = self._standing(problem, space, found, shortlist=True)
+        config = _row(space, int(chosen.score.argmin())).configs[0]
+        told = self._answer(problem, config, self._launch(problem, config, device))
+        return (
+            told if chosen.order is None else replace(told, notes=(*told.notes, chosen.order.note))
+        )
 
     def rank(
         self,
@@ -135,7 +152,7 @@ class Predictor:
         family = family_of(problem)
         table = family.candidates(problem, device) if configs is None else _as_table(configs)
         found = self.launches_of(problem, table, device)
-        log_s, measured = self._ordered_log_seconds(problem, table, found)
+        log_s, measured, order = self._ordered_log_seconds(problem, table, found)
         best = table.configs[int(np.argsort(log_s, kind="stable")[0])]
         launch = self._launch(problem, best, device)
         refused: list[tuple[TileConfig, tuple[Rejection, ...]]] = []
@@ -151,6 +168,7 @@ class Predictor:
             basis=np.where(measured, "measured", basis_of(self.model_for(device), launch)),
             refused=refused,
             top=top,
+            order=order,
         )
 
     def decide(self, problem: TileProblem, gpu: Gpu | str | Path, configs: ConfigTable) -> int:
@@ -181,7 +199,7 @@ class Predictor:
         """
         found = self.launches_of(problem, configs, as_gpu(gpu))
         if self.measured is None:
-            return self._scores(problem, configs, found, shortlist=shortlist)[0]
+            return self._standing(problem, configs, found, shortlist=shortlist).score
         return self._ordered_log_seconds(problem, configs, found)[0]
 
     def latency_us(
@@ -263,10 +281,10 @@ class Predictor:
     def _launch(self, problem: TileProblem, config: TileConfig, gpu: Gpu) -> Launches:
         return self.launches_of(problem, ConfigTable.of([config]), gpu)
 
-    def _scores(
+    def _standing(
         self, problem: TileProblem, configs: ConfigTable, found: Launches, *, shortlist: bool
-    ) -> tuple[Array, Array]:
-        """The ordering's score (lower is better) and log seconds; ``inf`` for what cannot run.
+    ) -> _Standing:
+        """Score configurations, ``inf`` for what cannot run.
 
         With ``shortlist`` only the few that can still win are asked of all trees, at a fraction
         of the cost; the others' log seconds are rough.
@@ -281,7 +299,9 @@ class Predictor:
         model = self.model_for(found.gpu)
         if model is None or found.features is None or not found.work.flops.any():
             log_s = np.where(legal, analytic, np.inf)
-            return log_s, log_s
+            order = None if self.model is None else family.order(problem, configs, found, legal)
+            score = log_s if order is None else np.where(legal, order.score, np.inf)
+            return _Standing(score, log_s, order)
         log_s = analytic + model.rough_correction(found.features)
         close = np.flatnonzero(legal)
         if shortlist:
@@ -297,17 +317,18 @@ class Predictor:
             preference[close] = preferred
         known = model.knows(found.gpu.name, found.dtype)
         score = rank_score(analytic, log_s, preference, known)
-        return np.where(legal, score, np.inf), np.where(legal, log_s, np.inf)
+        return _Standing(np.where(legal, score, np.inf), np.where(legal, log_s, np.inf))
 
     def _ordered_log_seconds(
         self, problem: TileProblem, configs: ConfigTable, found: Launches
-    ) -> tuple[Array, NDArray[np.bool_]]:
-        """Log seconds whose order is the ranking's, and which of them were measured.
+    ) -> tuple[Array, NDArray[np.bool_], TileOrder | None]:
+        """Log seconds whose order is the ranking's, which were measured, and who else ordered.
 
         Where the ordering overrules the predicted times, a place takes at least the time of the
         place before it, so that a list in order never shows times out of order.
         """
-        score, log_s = self._scores(problem, configs, found, shortlist=False)
+        standing = self._standing(problem, configs, found, shortlist=False)
+        score, log_s = standing.score, standing.log_s
         order = np.argsort(score, kind="stable")
         log_s[order] = np.maximum.accumulate(log_s[order])
         log_s = np.maximum(log_s, np.log(found.floor_s))
@@ -317,7 +338,7 @@ class Predictor:
                 known_us = self._measured_us(problem, configs.configs[row], found.gpu)
                 if known_us is not None:
                     log_s[row], measured[row] = np.log(known_us * 1e-6), True
-        return log_s, measured
+        return log_s, measured, standing.order
 
     def _measured_us(self, problem: TileProblem, config: TileConfig, gpu: Gpu) -> float | None:
         """Ask the measured table, which knows matrix products."""

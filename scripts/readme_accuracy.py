@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from perfmodel.evaluate.protocols import PROTOCOLS
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
@@ -17,6 +20,9 @@ BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
 # Per protocol: what is shown of it, as (metric, k, heading).
 PICKS = (("pick_mean", 1, "top-1"), ("pick_p5", 1, "p5"), ("pick_mean", 3, "top-3"))
 ERROR = (("error_mean", None, "error"), ("error_median", None, "median"))
+P90 = ("error_p90", None, "p90")
+INTERVALS = (("coverage90", None, "inside 90 %"), ("width90", None, "median width"))
+HITS = (("hit", 1, "first"), ("hit", 5, "in 5"))
 SHOWN: dict[str, tuple[tuple[str, int | None, str], ...]] = {
     "gemm-kfold": (*ERROR, *PICKS),
     "gemm-suites": (*ERROR, *PICKS[:1]),
@@ -28,24 +34,45 @@ SHOWN: dict[str, tuple[tuple[str, int | None, str], ...]] = {
         ("illegal_rejected", None, "failures rejected"),
         ("legal_rejected", None, "successes rejected"),
     ),
-    "intervals": (("coverage90", None, "inside 90 %"), ("width90", None, "median width")),
+    "intervals": INTERVALS,
+    "replay": (*PICKS[:1], ("pick_p5", 1, "p5"), ("timed_mean", None, "timed")),
+    "fp8-pipeweave": (*ERROR, P90),
+    "shape-sites": (*ERROR, P90, *INTERVALS),
+    "shape-logo": (*ERROR, P90, *INTERVALS),
+    "attention-winners": (*HITS, ("hit", 10, "in 10"), *ERROR[:1]),
+    "moe-near-best": HITS,
 }
+KINDS = {
+    "16-bit": "", "gemm bf16": "products of bf16", "gemm fp8_e4m3": "products of fp8",
+    "prefill bf16": "prefill attention", "decode bf16": "decode attention",
+    "moe bf16": "Triton's fused MoE",
+}  # fmt: skip
+"""Headings of protocols that hold several families: a table each."""
 
 
-OURS, PHYSICS = "perfmodel", "analytic"
+OPEN = ("gemm-kfold", "replay", "shape-logo", "attention-winners", "moe-near-best")
+LIBRARY = ("fp8-pipeweave", "shape-sites", "shape-logo")
+SPLIT = (*LIBRARY, "attention-winners", "moe-near-best")
+BUDGET = {"gemm-fewshot": "{} problems", "replay": "at most {}"}
+Row = dict[str, object]
+
+OURS, PHYSICS, ALL = "perfmodel", "analytic", "all"
 
 
 def is_shown(protocol: str, cell: str, who: str) -> bool:
     """Whether a row is worth its line: the rest is in the command's own output."""
-    if protocol == "legality":
-        return cell == "all"
-    if protocol == "intervals":
-        return who == OURS
     if protocol in ("gemm-fewshot", "gemm-suites"):
-        return who in (OURS, PHYSICS) and cell != "all"
+        return who in (OURS, PHYSICS) and cell != ALL
     if protocol.startswith("grid"):
-        return who == OURS or (cell == "all" and who != "roofline")
-    return cell != "all"
+        return who == OURS or (cell == ALL and who != "roofline")
+    rules = {
+        "legality": cell == ALL,
+        "intervals": who == OURS,
+        "replay": not cell.isdigit() and cell != ALL,
+        "attention-winners": True,
+        "moe-near-best": True,
+    }
+    return rules.get(protocol, who == OURS or cell == ALL if protocol in LIBRARY else cell != ALL)
 
 
 def main(paths: list[str]) -> None:
@@ -55,17 +82,38 @@ def main(paths: list[str]) -> None:
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
     body = "\n\n".join(
-        table(protocol, [r for r in records if r["protocol"] == protocol])
-        for protocol in SHOWN
-        if any(r["protocol"] == protocol for r in records)
+        section(protocol, [r for r in records if r["protocol"] == protocol]) for protocol in SHOWN
     )
     README.write_text(f"{head}{BEGIN}\n\n{body}\n\n{END}{tail}")
 
 
-def table(protocol: str, records: list[dict[str, object]]) -> str:
-    """Return one protocol as a Markdown table: a row a cell and contender."""
+def section(protocol: str, records: list[Row]) -> str:
+    """Return a protocol's tables, folded away but for those that most people want."""
+    if not records:
+        raise SystemExit(f"no records of {protocol}: give the output of every protocol shown")
+    body = "\n\n".join(tables(protocol, records))
+    if protocol in OPEN:
+        return body
+    about = PROTOCOLS[protocol].about
+    return f"<details><summary><code>{protocol}</code> {about}</summary>\n\n{body}\n\n</details>"
+
+
+def tables(protocol: str, records: list[Row]) -> Iterator[str]:
+    """Yield the tables of one protocol: one a family and type where it holds several."""
+    if protocol not in SPLIT:
+        whole = [r for r in records if r["dtype"] is None]
+        if whole:
+            yield table(protocol, f"`{protocol}`", whole)
+        return
+    for family, dtype in dict.fromkeys((r["family"], r["dtype"]) for r in records):
+        own = [r for r in records if (r["family"], r["dtype"]) == (family, dtype)]
+        kind = KINDS.get(f"{family} {dtype}", "")
+        yield table(protocol, f"`{protocol}`" + (f", {kind}" if kind else ""), own)
+
+
+def table(protocol: str, title: str, records: list[Row]) -> str:
+    """Return a Markdown table: a row a cell and contender."""
     columns = SHOWN[protocol]
-    records = [r for r in records if r["dtype"] is None]
     found = {(r["cell"], r["who"], r["metric"], r["k"], r["budget"]): r["value"] for r in records}
     rows = []
     for cell, who, budget in dict.fromkeys((r["cell"], r["who"], r["budget"]) for r in records):
@@ -75,10 +123,10 @@ def table(protocol: str, records: list[dict[str, object]]) -> str:
         ]
         if all(value is None for value in values) or not is_shown(protocol, str(cell), str(who)):
             continue
-        label = f"{cell}, {budget} problems" if budget is not None else str(cell)
+        label = str(cell) if budget is None else f"{cell}, {BUDGET[protocol].format(budget)}"
         shown = [cell_text(v, c[0]) for v, c in zip(values, columns, strict=True)]
         rows.append("| " + " | ".join([label, str(who), *shown]) + " |")
-    heading = "| `" + protocol + "` | who | " + " | ".join(c[2] for c in columns) + " |"
+    heading = f"| {title} | who | " + " | ".join(c[2] for c in columns) + " |"
     rule = "|---|---|" + "---:|" * len(columns)
     return "\n".join([heading, rule, *rows])
 
@@ -87,9 +135,13 @@ def cell_text(value: object, metric: str) -> str:
     """Return a figure as people read it: shares of time as per cent, quality as a fraction."""
     if not isinstance(value, int | float):
         return "-"
-    if metric.startswith("error") or metric in ("coverage90", "width90") or "rejected" in metric:
+    if (
+        metric.startswith("error")
+        or metric in ("coverage90", "width90", "hit")
+        or "rejected" in metric
+    ):
         return f"{100 * value:.1f} %"
-    if metric.startswith("trials"):
+    if metric.startswith(("trials", "timed")):
         return f"{value:.1f}"
     return f"{value:.4f}"
 

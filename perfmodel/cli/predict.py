@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,6 +132,7 @@ def answer(
     else:
         ranking = predictor.rank(problem, gpu, top=RIVALS + 1, with_rejected=False)
         prediction = predictor.predict(problem, gpu, ranking.best)
+        prediction = replace(prediction, notes=ranking.notes)
     if not as_json:
         typer.echo(prediction_text(prediction, ranking))
         return

@@ -196,7 +196,7 @@ def _found_line(ranking: Ranking) -> str:
 def _unsure_lines(ranking: Ranking) -> list[str]:
     if ranking.unsure < 2:
         return []
-    return [f"unsure: the first {ranking.unsure:,} are within its error; time them to be sure"]
+    return [f"unsure: any of the first {ranking.unsure:,} may be the best; time them to be sure"]
 
 
 def _rejected_counts(rejected: Iterable[Rejected]) -> list[str]:

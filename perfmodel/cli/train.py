@@ -111,6 +111,47 @@ def shape(
     _wrote(target)
 
 
+@app.command()
+def tiles(
+    family: Annotated[
+        str, typer.Argument(help="attention or moe: families whose winners are known, not times.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Manifest to write; the trees go beside it (.npz). Default: tiles-FAMILY.json.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Train the order of a family's tiles from autotuning winners."""
+    from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
+    from perfmodel.evaluate import tile_training_data  # noqa: PLC0415 - start-up time
+    from perfmodel.learned.tile_preference import (  # noqa: PLC0415 - start-up time
+        save_tile_preference,
+    )
+
+    target = out or Path(f"tiles-{family}.json")
+    if target.suffix != ".json":
+        raise UsageError(f"--out is {str(target)!r}; give the manifest's name, ending in .json")
+    with show_progress() as (tell, _):
+        model = tile_training_data.train_tiles(family, cache, tell)
+    save_tile_preference(model, target)
+    for source in model.manifest.sources:
+        typer.echo(f"trained on {source['problems']:,} problems of {source['name']}")
+    typer.echo("a winner among the first, of problems held out (folds grouped by shape):")
+    for k, share in model.manifest.accuracy["hit"].items():
+        typer.echo(f"  first {k:>2}  {100 * share:5.1f} %")
+    _wrote(target)
+
+
 def _train(target: Path, *, large: bool, cache: Path | None) -> None:
     from perfmodel.evaluate import training_data  # noqa: PLC0415 - start-up time
     from perfmodel.learned.artifact import save_model  # noqa: PLC0415 - start-up time

@@ -6,8 +6,10 @@ import numpy as np
 
 from perfmodel.analytic.model import estimate
 from perfmodel.families.base import Mask
+from perfmodel.families.tile_model import TileOrder, preference_for
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches, compulsory_floor_s, launch_floor_s
+from perfmodel.learned.tile_columns import attention_tile_columns, tile_matrix
 from perfmodel.notes import memory_notes, tile_notes
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.attention_table import AttentionTable
@@ -21,6 +23,9 @@ from perfmodel.tiling.attention_work import attention_work
 from perfmodel.tiling.config import ConfigTable, TileConfig
 from perfmodel.tiling.legality import Rejection, require_dtype
 from perfmodel.tiling.limits import nearest_within, rejections, within
+
+SPLIT_LAST = 1e6
+"""Added to the place of a tile that shares keys between CTAs: no winner of prefill did."""
 
 
 class AttentionFamily:
@@ -83,6 +88,20 @@ class AttentionFamily:
         )  # fmt: skip
         floor = np.full(len(configs), floor_s)
         return Launches(gpu, problem.compute_dtype.name, work, found, None, floor, self.name)
+
+    def order(
+        self, problem: Attention, configs: ConfigTable, found: Launches, legal: Mask
+    ) -> TileOrder | None:
+        """Return the learned order of forward tiles; of split keys it knows nothing."""
+        model = preference_for("attention", found.gpu, problem.compute_dtype)
+        decode = all(q <= 1 for q, _ in problem.items)
+        if model is None or problem.backward or decode or not found.work.ctas.any():
+            return None
+        columns = attention_tile_columns(
+            problem, configs, found.gpu, found.work, found.estimate, legal
+        )
+        score = model.score(tile_matrix(columns, len(configs)), configs)
+        return TileOrder(np.where(configs.split_k > 1, score + SPLIT_LAST, score), model)
 
     def notes(self, problem: Attention, config: TileConfig, found: Launches) -> tuple[str, ...]:
         """Return the notes on the single launch of ``found``."""

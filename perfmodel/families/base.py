@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.families.tile_model import TileOrder
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches
 from perfmodel.problems.attention import Attention
@@ -61,6 +62,11 @@ class TileFamily(Protocol[P_contra]):
         self, problem: P_contra, configs: ConfigTable, gpu: Gpu, *, with_features: bool
     ) -> Launches:
         """Describe the launch of each configuration."""
+
+    def order(
+        self, problem: P_contra, configs: ConfigTable, found: Launches, legal: Mask
+    ) -> TileOrder | None:
+        """Return what winners taught of the order of tiles, ``None`` where times alone decide."""
 
     def notes(self, problem: P_contra, config: TileConfig, found: Launches) -> tuple[str, ...]:
         """Return what a user should know of the single launch of ``found``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.families.base import Mask
+from perfmodel.families.tile_model import TileOrder
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches, gemm_launches
 from perfmodel.notes import launch_notes
@@ -45,6 +46,16 @@ class GemmFamily:
     ) -> Launches:
         """Describe the launch of each configuration."""
         return gemm_launches(GemmTable.of(problem), configs, gpu, with_features=with_features)
+
+    def order(
+        self,
+        problem: Gemm,  # noqa: ARG002 - the model of times has an order of its own
+        configs: ConfigTable,  # noqa: ARG002 - as above
+        found: Launches,  # noqa: ARG002 - as above
+        legal: Mask,  # noqa: ARG002 - as above
+    ) -> TileOrder | None:
+        """Return nothing: the model of times orders them."""
+        return None
 
     def notes(self, problem: Gemm, config: TileConfig, found: Launches) -> tuple[str, ...]:
         """Return the notes on the single launch of ``found``."""

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from perfmodel.analytic.model import FURTHER_LAUNCH_S, LIMITERS, Estimate, estimate
 from perfmodel.analytic.shape import SHAPE_LIMITERS, work_estimate
 from perfmodel.families.base import Mask
+from perfmodel.families.tile_model import TileOrder, preference_for
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches, compulsory_floor_s, launch_floor_s
+from perfmodel.learned.tile_columns import grouped_gemm_tile_columns, tile_matrix
 from perfmodel.notes import memory_notes, tile_notes
 from perfmodel.problems.grouped_gemm import GroupedGemm
 from perfmodel.problems.grouped_gemm_table import GroupedGemmTable
@@ -20,7 +22,7 @@ from perfmodel.tiling.config import PARAMETERS, ConfigTable, TileConfig
 from perfmodel.tiling.grouped_gemm_work import Side, expert_gemm, grouped_gemm_work, row_tiles
 from perfmodel.tiling.legality import Rejection, check, legal_mask, nearest_legal, require_dtype
 from perfmodel.tiling.shape_grouped_gemm import grouped_gemm_shape_works
-from perfmodel.tiling.space import candidate_configs, rejected_configs
+from perfmodel.tiling.space import MOE_GRID, candidate_configs, rejected_configs
 from perfmodel.tiling.work import Work
 
 Array = NDArray[np.float64]
@@ -34,17 +36,17 @@ class GroupedGemmFamily:
 
     name = "grouped_gemm"
     parameters = PARAMETERS
-    varied = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+    varied = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
 
     def candidates(self, problem: GroupedGemm, gpu: Gpu) -> ConfigTable:
         """Return the tiles worth ranking: those of the busiest expert's product."""
-        return candidate_configs(expert_gemm(problem, _sides(problem)[0]), gpu)
+        return candidate_configs(expert_gemm(problem, _sides(problem)[0]), gpu, MOE_GRID)
 
     def rejected(
         self, problem: GroupedGemm, gpu: Gpu
     ) -> list[tuple[TileConfig, tuple[Rejection, ...]]]:
         """Return the tiles left out, and why."""
-        return rejected_configs(expert_gemm(problem, _sides(problem)[0]), gpu)
+        return rejected_configs(expert_gemm(problem, _sides(problem)[0]), gpu, MOE_GRID)
 
     def check(
         self, problem: GroupedGemm, configs: ConfigTable, gpu: Gpu
@@ -90,6 +92,21 @@ class GroupedGemmFamily:
         a, b = problem.dtype.name, (problem.weight_dtype or problem.dtype).name
         dtype = a if a == b else f"{a}x{b}"
         return Launches(gpu, dtype, work, found, None, floor, self.name)
+
+    def order(
+        self, problem: GroupedGemm, configs: ConfigTable, found: Launches, legal: Mask
+    ) -> TileOrder | None:
+        """Return the learned order, that of the first product: both take one tile."""
+        model = preference_for("moe", found.gpu, problem.compute_dtype)
+        if model is None or problem.projection == "down" or not problem.loads.any():
+            return None
+        if problem.projection != "up":
+            up = replace(problem, projection="up")
+            found = self.launches(up, configs, found.gpu, with_features=False)
+        columns = grouped_gemm_tile_columns(
+            problem, configs, found.gpu, found.work, found.estimate, legal
+        )
+        return TileOrder(model.score(tile_matrix(columns, len(configs)), configs), model)
 
     def notes(self, problem: GroupedGemm, config: TileConfig, found: Launches) -> tuple[str, ...]:
         """Return the notes on the single launch of ``found``."""

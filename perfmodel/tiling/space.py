@@ -26,10 +26,27 @@ from perfmodel.tiling.resources import gemm_resources
 
 Array = NDArray[np.float64]
 
-BLOCK_M = BLOCK_N = (16, 32, 64, 128, 256)
-BLOCK_K = (16, 32, 64, 128)
-BLOCK_K_8BIT = (32, 64, 128, 256)
-WARPS = (1, 2, 4, 8, 16)
+
+@dataclass(frozen=True)
+class Grid:
+    """The values that a family's tiles are made of; ``block_k_8bit`` goes with 8-bit operands."""
+
+    block_m: tuple[int, ...] = (16, 32, 64, 128, 256)
+    block_n: tuple[int, ...] = (16, 32, 64, 128, 256)
+    block_k: tuple[int, ...] = (16, 32, 64, 128)
+    block_k_8bit: tuple[int, ...] = (32, 64, 128, 256)
+    group_m: tuple[int, ...] = (8,)
+    warps: tuple[int, ...] = (1, 2, 4, 8, 16)
+
+
+GEMM_GRID = Grid()
+"""Of ``group_m``, every public table of measured tiles has 8; another could only be guessed at."""
+
+MOE_GRID = Grid(
+    block_k=(32, 64, 128, 256), block_k_8bit=(32, 64, 128, 256), group_m=(1, 16, 64), warps=(4, 8)
+)
+"""What tuned tables of fused mixtures of experts hold: depths of 128 and 256 most often, since few
+rows an expert leave room; no order of tiles, some, or all rows of an expert together."""
 
 STAGES = (2, 3, 4, 5)
 STAGES_WITHOUT_ASYNC_COPY = (1, 2)
@@ -38,9 +55,6 @@ STAGES_WITHOUT_ASYNC_COPY = (1, 2)
 STAGES_MIN = 2
 """Kept however few trips the loop makes; beyond that a stage with no trip only takes memory."""
 
-GROUP_M = 8
-"""Every public table of measured tiles has it; another value could only be guessed at."""
-
 SPILL_BYTES_MAX = 128
 """Spilled bytes per thread past which a tile is never the best: it runs up to 10 times slower."""
 
@@ -48,8 +62,8 @@ ACCUMULATORS_MIN = 8
 """Fewer results per thread and the loop is all overhead: one 16x8 instruction of a warp holds 4."""
 
 
-def candidate_configs(problem: Gemm, gpu: Gpu) -> ConfigTable:
-    """Return the tiles worth ranking for ``problem``: legal on ``gpu``, no larger than it needs.
+def candidate_configs(problem: Gemm, gpu: Gpu, grid: Grid = GEMM_GRID) -> ConfigTable:
+    """Return the tiles of ``grid`` worth ranking: legal on ``gpu``, no larger than needed.
 
     The order is the same every time; at least one configuration is returned, also for a problem
     with no work.
@@ -59,15 +73,17 @@ def candidate_configs(problem: Gemm, gpu: Gpu) -> ConfigTable:
     """
     require_dtype(problem.compute_dtype, gpu)
     kind = _kind(problem)
-    table = _skeleton(kind, gpu)
-    useful = _within(_useful(problem, table, _depths(kind)[0]))
+    table = _skeleton(kind, gpu, grid)
+    useful = _within(_useful(problem, table, grid, _depths(kind, grid)[0]))
     if not useful.any():  # smaller than any tile worth trying: the smallest of them
         size = table.block_m * table.block_n
         useful = size == size.min()
     return table.take(useful)
 
 
-def rejected_configs(problem: Gemm, gpu: Gpu) -> list[tuple[TileConfig, tuple[Rejection, ...]]]:
+def rejected_configs(
+    problem: Gemm, gpu: Gpu, grid: Grid = GEMM_GRID
+) -> list[tuple[TileConfig, tuple[Rejection, ...]]]:
     """Return what `candidate_configs` leaves out of the grid of tiles, with the reasons of each.
 
     Those that cannot be launched say only that; the others could, and are never the best.
@@ -77,10 +93,11 @@ def rejected_configs(problem: Gemm, gpu: Gpu) -> list[tuple[TileConfig, tuple[Re
     """
     require_dtype(problem.compute_dtype, gpu)
     kind = _kind(problem)
-    table = _grid(kind, gpu)
+    table = _tiles(kind, gpu, grid)
     illegal = check(problem, table, gpu)
-    limits = [*_worth(_typical(kind), table, gpu), *_useful(problem, table, _depths(kind)[0])]
-    chosen = set(candidate_configs(problem, gpu).configs)
+    limits = _worth(_typical(kind), table, gpu)
+    limits += _useful(problem, table, grid, _depths(kind, grid)[0])
+    chosen = set(candidate_configs(problem, gpu, grid).configs)
     left_out = []
     for row, config in enumerate(table.configs):
         if config in chosen:
@@ -136,24 +153,26 @@ def _typical(kind: _Kind) -> GemmTable:
     )
 
 
-def _depths(kind: _Kind) -> tuple[int, ...]:
-    return BLOCK_K_8BIT if _typical(kind).compute_dtype.bits <= 8 else BLOCK_K
+def _depths(kind: _Kind, grid: Grid) -> tuple[int, ...]:
+    return grid.block_k_8bit if _typical(kind).compute_dtype.bits <= 8 else grid.block_k
 
 
 @lru_cache(maxsize=64)
-def _grid(kind: _Kind, gpu: Gpu) -> ConfigTable:
+def _tiles(kind: _Kind, gpu: Gpu, grid: Grid) -> ConfigTable:
     """Every tile in question; the smallest blocks first."""
     pipelines = STAGES if gpu.can("cp_async") else STAGES_WITHOUT_ASYNC_COPY
     return ConfigTable.of(
-        TileConfig(m, n, k, GROUP_M, num_warps=warps, num_stages=stages)
-        for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, _depths(kind), WARPS, pipelines)
+        TileConfig(m, n, k, group, num_warps=warps, num_stages=stages)
+        for m, n, k, group, warps, stages in product(
+            grid.block_m, grid.block_n, _depths(kind, grid), grid.group_m, grid.warps, pipelines
+        )
     )
 
 
 @lru_cache(maxsize=256)
-def _skeleton(kind: _Kind, gpu: Gpu) -> ConfigTable:
+def _skeleton(kind: _Kind, gpu: Gpu, grid: Grid) -> ConfigTable:
     """All tiles worth trying where the problem's size is no limit."""
-    table, problem = _grid(kind, gpu), _typical(kind)
+    table, problem = _tiles(kind, gpu, grid), _typical(kind)
     return table.take(legal_mask(problem, table, gpu) & _within(_worth(problem, table, gpu)))
 
 
@@ -183,7 +202,7 @@ def _worth(problem: GemmTable, table: ConfigTable, gpu: Gpu) -> list[_Limit]:
     ]
 
 
-def _useful(problem: Gemm, table: ConfigTable, depth_min: int) -> list[_Limit]:
+def _useful(problem: Gemm, table: ConfigTable, grid: Grid, depth_min: int) -> list[_Limit]:
     """Limits past which a tile is larger than its problem."""
     trips = np.ceil(problem.k / table.block_k)
     return [
@@ -192,8 +211,8 @@ def _useful(problem: Gemm, table: ConfigTable, depth_min: int) -> list[_Limit]:
             f"lower {name}",
         )
         for name, size, least in (
-            ("block_m", problem.m, BLOCK_M[0]),
-            ("block_n", problem.n, BLOCK_N[0]),
+            ("block_m", problem.m, grid.block_m[0]),
+            ("block_n", problem.n, grid.block_n[0]),
             ("block_k", problem.k, depth_min),
         )
     ] + [

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -63,27 +65,42 @@ def test_a_winner_among_the_candidates_is_found_and_two_winners_are_one_problem(
             "latency_us": [200.0, 201.0],
         }
     )  # fmt: skip
-    found = winners.candidates(frame)
+    found = winners.winner_rows(frame)
     assert len(set(found.problem)) == 1
-    assert found.winner.sum() == 2
-    assert sorted(found.measured_s[found.winner] * 1e6) == pytest.approx([200.0, 201.0])
-    assert 200 < len(found.problem) <= len(winners.CANDIDATES)
+    assert found.won.sum() == 2
+    assert sorted(found.measured_s[found.won] * 1e6) == pytest.approx([200.0, 201.0])
+    assert 200 < len(found) <= len(winners.CANDIDATES)
 
 
-def test_a_model_does_not_vote_for_itself() -> None:
-    member = np.zeros((1, 3, 2), dtype=np.bool_)
-    member[0, 0] = [True, False]
-    member[0, 1] = [True, False]
-    member[0, 2] = [False, True]
-    legal = {(0, p): np.arange(2) for p in range(3)}
-    tuned = near_best.Tuned(
-        gpus=("a",), problems=pd.DataFrame(), configs=((1,), (2,)), member=member,
-        size=np.zeros((3, 4)), model=np.array([0, 0, 1]), features={}, legal=legal,
-        estimate_s={}, names=(),
+def moe_frame(tokens: Sequence[int], block_m: Sequence[int]) -> pd.DataFrame:
+    """Tuned tiles of one GPU, one a problem."""
+    return pd.DataFrame(
+        {
+            "experts": 8, "top_k": 2, "hidden_size": 1024, "intermediate_size": 512,
+            "tokens": tokens, "gpu": "a100-sxm4-80gb", "block_m": block_m, "block_n": 64,
+            "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 3,
+        }
     )  # fmt: skip
-    everyone = np.ones(3, dtype=np.bool_)
-    np.testing.assert_array_equal(near_best._votes(tuned, 0, 0, everyone)[:, 0], [0.0, 1.0])
-    np.testing.assert_array_equal(near_best._votes(tuned, 0, 2, everyone)[:, 0], [1.0, 0.0])
+
+
+def test_near_best_sets_mark_their_members_among_all_values_that_occur() -> None:
+    found = near_best.near_best_rows(moe_frame([16, 16, 4096], [16, 32, 128]))
+    assert list(found.tokens) == [16, 4096]
+    rows = found.rows
+    assert len(rows.configs) == 3
+    won = {(p, int(rows.configs.block_m[c])) for p, c in zip(
+        rows.problem[rows.won], rows.config[rows.won], strict=True)}  # fmt: skip
+    assert won == {(0, 16), (0, 32), (1, 128)}
+
+
+def test_a_vote_is_of_the_same_gpu_and_tokens_and_of_known_problems_alone() -> None:
+    found = near_best.near_best_rows(moe_frame([16, 16, 4096], [16, 32, 128]))
+    rows = found.rows
+    first = np.flatnonzero(rows.problem == 0)
+    known = np.ones(len(rows), dtype=np.bool_)
+    of_all = near_best._votes(found, first, known)
+    assert list(of_all) == [1.0, 1.0, 0.0][: len(first)]
+    assert not near_best._votes(found, first, rows.problem != 0).any()
 
 
 def test_families_of_one_protocol_have_lines_of_their_own() -> None:

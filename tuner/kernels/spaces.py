@@ -21,7 +21,7 @@ from perfmodel.tiling.config import TileConfig
 from perfmodel.tiling.grouped_gemm_work import expert_gemm
 from perfmodel.tiling.legality import require_dtype
 from perfmodel.tiling.resources import gemm_resources
-from perfmodel.tiling.space import candidate_configs
+from perfmodel.tiling.space import MOE_GRID, candidate_configs
 from tuner.kernels.gemm import tiles_of
 from tuner.kernels.gemm_persistent import PROGRAMS
 from tuner.kernels.gemm_scaled import SCALE_BLOCK
@@ -111,7 +111,7 @@ def moe_space(problem: GroupedGemm, gpu: Gpu) -> list[TileConfig]:
     """Tiles of the busiest expert's product; one tile serves both projections."""
     _require_stored(parse_dtype(problem.weight_dtype or ""), gpu)
     side: Literal["up", "down"] = "down" if problem.projection == "down" else "up"
-    return list(candidate_configs(expert_gemm(problem, side), gpu).configs)
+    return list(candidate_configs(expert_gemm(problem, side), gpu, MOE_GRID).configs)
 
 
 __all__ = [

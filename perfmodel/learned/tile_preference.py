@@ -1,0 +1,164 @@
+"""Trees that put the tiles of one problem in order, learned from which tiles won.
+
+An autotuner's winners have no rivals' times beside them: they say which tile was best, not by how
+much. So these trees answer with an order alone; times stay the estimate's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.errors import ModelFileError
+from perfmodel.learned.artifact import NOT_OURS, forest_from, read_file, read_pair, write_pair
+from perfmodel.learned.forest import Forest
+from perfmodel.learned.tile_columns import TILE_SCHEMA
+from perfmodel.tiling.config import ConfigTable
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Features = NDArray[np.float32]
+
+KIND = "tile-preference"
+SURE = 0.9
+
+
+@dataclass(frozen=True)
+class TileManifest:
+    """What such trees are; every field goes to their JSON file.
+
+    ``gpus`` are the devices whose winners were learned from, ``architectures`` those they answer
+    for, ``dtypes`` the types that are computed in. ``per_tile`` bounds how many of the first
+    places share one block_m x block_n x block_k (0: any number).
+    """
+
+    family: str
+    schema: str
+    version: str
+    features: tuple[str, ...]
+    sources: tuple[Mapping[str, Any], ...]
+    gpus: tuple[str, ...]
+    architectures: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    per_tile: int = 0
+    accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TilePreference:
+    """An order of tiles. Features are (N, F) float32 in the order of ``manifest.features``."""
+
+    manifest: TileManifest
+    trees: Forest
+
+    @property
+    def version(self) -> str:
+        """Name of the trees and their training."""
+        return self.manifest.version
+
+    @property
+    def leaders(self) -> int:
+        """How many first places held the best `SURE` of the time on held-out problems.
+
+        The most that was checked, where that many did not either.
+        """
+        hits = self.manifest.accuracy.get("hit", {})
+        places = sorted((int(k), share) for k, share in hits.items())
+        return next((k for k, share in places if share >= SURE), places[-1][0] if places else 1)
+
+    def answers_for(self, architecture: str, dtype: str) -> bool:
+        """Whether it was learned from devices and types such as these."""
+        return architecture in self.manifest.architectures and dtype in self.manifest.dtypes
+
+    def score(self, features: Features, configs: ConfigTable) -> Floats:
+        """Return what tiles are ordered by, the least first, (N,)."""
+        disliked = -self.trees.predict(features)
+        return spread_out(disliked, configs, self.manifest.per_tile)
+
+
+def spread_out(score: Floats, configs: ConfigTable, per_tile: int) -> Floats:
+    """Return places (N,) such that no more than ``per_tile`` of a tile come before others.
+
+    Configurations of a tile succeed and fail together, so that several picks are worth more apart.
+    """
+    if not per_tile:
+        return score
+    order = np.argsort(score, kind="stable")
+    tiles = np.stack([configs.block_m, configs.block_n, configs.block_k], axis=1)[order]
+    tile = np.unique(tiles, axis=0, return_inverse=True)[1].ravel()
+    grouped = np.argsort(tile, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(tile))[:-1]])
+    nth = np.empty(len(order), dtype=np.int64)
+    nth[grouped] = np.arange(len(order)) - starts[tile[grouped]]
+    place = np.empty(len(order))
+    place[order] = np.arange(len(order)) + len(order) * (nth >= per_tile)
+    return place
+
+
+def save_tile_preference(model: TilePreference, manifest_path: Path) -> None:
+    """Write ``manifest_path`` (``NAME.json``) and the trees beside it, each whole or not at all."""
+    text = {f.name: getattr(model.manifest, f.name) for f in fields(model.manifest)}
+    arrays = {f"order/{key}": value for key, value in model.trees.arrays().items()}
+    write_pair(text | {"kind": KIND}, arrays, manifest_path)
+
+
+def load_tile_preference(family: str, path: Path | None = None) -> TilePreference:
+    """Load the trees of ``attention`` or ``moe``, by default ours.
+
+    Raises:
+        ModelFileError: a file is missing, truncated, altered, or a model of something else.
+        SchemaMismatchError: trained on other features than this version computes.
+    """
+    folder: Any = files("perfmodel") / "models" if path is None else Path(path).parent
+    name = f"tiles-{family}.json" if path is None else Path(path).name
+    shown = name if path is None else str(path)
+    text, arrays, _ = read_pair(
+        name, lambda beside: read_file(folder / beside), shown, TILE_SCHEMA,
+        f"perfmodel train tiles {family}",
+    )  # fmt: skip
+    try:
+        if text["kind"] != KIND or text["family"] != family:
+            raise ModelFileError(
+                f"{shown} is a {text['kind']} of {text['family']}, not a {KIND} of {family}"
+            )
+        manifest = _manifest(text)
+    except NOT_OURS as error:
+        raise ModelFileError(
+            f"{shown} is not a {KIND} manifest ({type(error).__name__}: {error})"
+        ) from None
+    trees = forest_from(arrays, "order", shown)
+    if trees.features != len(manifest.features):
+        raise ModelFileError(
+            f"the trees of {shown} take {trees.features} features, "
+            f"its manifest lists {len(manifest.features)}"
+        )
+    return TilePreference(manifest, trees)
+
+
+def _manifest(text: Mapping[str, Any]) -> TileManifest:
+    def words(name: str) -> tuple[str, ...]:
+        values: Sequence[Any] = text[name]
+        return tuple(map(str, values))
+
+    return TileManifest(
+        family=str(text["family"]),
+        schema=str(text["schema"]),
+        version=str(text["version"]),
+        features=words("features"),
+        sources=tuple(text["sources"]),
+        gpus=words("gpus"),
+        architectures=words("architectures"),
+        dtypes=words("dtypes"),
+        per_tile=int(text["per_tile"]),
+        accuracy=text["accuracy"],
+        libraries=text["libraries"],
+        spec=text["spec"],
+    )
