@@ -52,11 +52,19 @@ def plan_command(
         int | None, typer.Option(help="Problems at most.", show_default=False)
     ] = None,
     configs: Annotated[int, typer.Option(help="Configurations of each problem at most.")] = 40,
+    all_configs: Annotated[
+        bool,
+        typer.Option("--all-configs", help="All configurations worth trying instead."),
+    ] = False,
     dtype: Annotated[
-        list[str] | None, typer.Option(help="Data type; may be repeated. Default: bf16.")
+        list[str] | None,
+        typer.Option(help="Data type; may be repeated. 8-bit: scaled gemm, cache of decode. "
+                     "Default: bf16."),
     ] = None,
     family: Annotated[
-        list[str] | None, typer.Option(help="Family of kernels; may be repeated. Default: gemm.")
+        list[str] | None,
+        typer.Option(help="gemm, attention, attention-backward, decode or moe; may be repeated. "
+                     "Default: gemm."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same plan.")] = 0,
     samples: Annotated[int, typer.Option(help="Timed launches of each configuration.")] = 30,
@@ -65,7 +73,7 @@ def plan_command(
         Path | None, typer.Option(help="A model file in place of the shipped one.")
     ] = None,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Choose problems and configurations for a device and a time; needs no GPU."""
     from perfmodel.hardware.catalog import load_gpu  # noqa: PLC0415 - start-up time
     from perfmodel.predictor import Predictor  # noqa: PLC0415 - as above
@@ -77,7 +85,7 @@ def plan_command(
         load_gpu(gpu),
         [family_of(name) for name in dict.fromkeys(family or ["gemm"])],
         list(dict.fromkeys(dtype or ["bf16"])),
-        budget=Budget(minutes, problems, configs),
+        budget=Budget(minutes, problems, None if all_configs else configs),
         seed=seed,
         settings=Settings(samples, limit),
         predictor=Predictor(model),
@@ -357,10 +365,14 @@ def _print_plan(plan: Plan, out: Path) -> None:
     origin, why = found["origin"], found["why"]
     typer.echo(f"{plan.gpu}: {len(plan.problems):,} problems, {len(plan.items):,} measurements, "
                f"about {plan.seconds / 60:.1f} GPU minutes")  # fmt: skip
+    if set(found["kernel"]) != {"gemm"}:
+        typer.echo(f"  kernels:  {_counted(found['kernel'])}")
     typer.echo(f"  problems: {_counted(origin)}")
     typer.echo(f"  configs:  {_counted(why)}")
-    if plan.model is None:
-        typer.echo("  no learned model for this device: none was chosen for being uncertain")
+    if plan.model is None or set(found["family"]) != {"gemm"}:
+        unlearned = "this device" if plan.model is None else "other kernels than gemm"
+        typer.echo(f"  no learned model for {unlearned}: uncertain are those whose estimate rests "
+                   "most on overlap")  # fmt: skip
     typer.echo(f"wrote {out} (sha256 {plan.digest[:12]}, seed {plan.seed})")
 
 

@@ -27,6 +27,7 @@ from tuner.collect.output import Output
 from tuner.collect.plan import Budget, plan_of, plan_problem
 from tuner.collect.plan_file import Plan, Settings
 from tuner.collect.run import run_shard
+from tuner.collect.table_columns import problem_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,7 +206,8 @@ def _recorded(
         for name, value in values.items()
         if not _is_null(value)
     }
-    problem = family.problem(sizes)
+    problem = problem_of(family.table, sizes)
+    assert isinstance(problem, Gemm)
     table = ConfigTable.of(configs)
     legal = legal_mask(problem, table, gpu)
     if not legal.any():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.tiling.config import TileConfig
-from tuner.collect.families import family_of
+from tuner.collect import table_columns
 from tuner.collect.plan_file import Item, PlannedConfig, PlannedProblem
 from tuner.compile import specialize
 from tuner.kernel_source import kernel_hash
@@ -45,7 +45,7 @@ def inputs_of(problem: PlannedProblem, device: str, seed: int = 0) -> Tensors:
 
 def problem_of(planned: PlannedProblem) -> Any:
     """Return the problem itself."""
-    return family_of(planned.family).problem(planned.values)
+    return table_columns.problem_of(planned.family, planned.values)
 
 
 def config_of(planned: PlannedConfig) -> TileConfig:
@@ -70,7 +70,8 @@ def variants_of(items: Iterable[Item]) -> Sequence[Variant]:
 def source_hashes(items: Iterable[Item]) -> dict[str, str]:
     """Return the hash of the sources behind each kernel's name, callees included."""
     found: dict[str, set[str]] = {}
-    for item in {i.problem.kernel: i for i in items}.values():
+    # A kernel's problems may differ in what they launch: one of each will do.
+    for item in {id(i.problem): i for i in items}.values():
         for launch in launches_of(item).launches:
             found.setdefault(item.problem.kernel, set()).add(kernel_hash(launch.kernel))
     return {name: "+".join(sorted(hashes)) for name, hashes in sorted(found.items())}

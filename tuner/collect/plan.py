@@ -6,17 +6,19 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from perfmodel.dataset.schema import CONFIG_COLUMNS
 from perfmodel.errors import UsageError
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.predictor import Predictor
 from perfmodel.tiling.config import ConfigTable, TileConfig
 from tuner.collect.families import Family, Scored
+from tuner.collect.keys import measurement_text
 from tuner.collect.plan_file import Plan, PlannedConfig, PlannedProblem, Settings
+from tuner.kernels import catalog
 
 OVERHEAD_S = 0.15
 """Seconds of one measurement beside its samples: loading the compiled kernel, warming up."""
@@ -28,10 +30,13 @@ MODEL_SHARE = 1 / 3
 """Of the configurations, those predicted to be the fastest: a tuner chooses among these."""
 
 UNCERTAIN_SHARE = 1 / 6
-"""Of the configurations, those among the promising ones of which the model knows least."""
+"""Of the configurations, those among the promising ones that the model is least sure of."""
 
 PROMISING = 2.0
 """Times the fastest predicted time up to which a configuration may still be the best."""
+
+CHOSEN_MAX = 60
+"""Configurations of which the model chooses its shares; all beyond that many are strata."""
 
 PROBLEMS_MAX = 5000
 
@@ -42,12 +47,12 @@ class Budget:
 
     minutes: float | None = 10.0
     problems: int | None = None
-    configs: int = 40
+    configs: int | None = 40  # of each problem at most; None for all worth trying
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes < float("inf"):
             raise UsageError(f"minutes is {self.minutes}; use a positive number")
-        if self.configs < 1:
+        if self.configs is not None and self.configs < 1:
             raise UsageError(f"configs is {self.configs}; use a whole number of at least 1")
         if self.problems is not None and self.problems < 1:
             raise UsageError(f"problems is {self.problems}; use a whole number of at least 1")
@@ -70,11 +75,12 @@ def make_plan(
     Raises:
         UsageError: nothing fits the budget.
         UnsupportedDtypeError: the device has no arithmetic for a type.
+        InvalidProblemError: a family's kernel does not take a type.
     """
     settings, predictor = settings or Settings(), predictor or Predictor()
     sources = [_planned(f, f.problems(gpu, dtypes, seed), gpu, budget.configs, seed, settings,
                         predictor) for f in families]  # fmt: skip
-    chosen = list(_within(_by_turns(sources), budget))
+    chosen = list(_within(_once(_by_turns(sources)), budget))
     if not chosen:
         first = next(_by_turns(
             [_planned(f, f.problems(gpu, dtypes, seed), gpu, budget.configs, seed, settings,
@@ -113,22 +119,30 @@ def plan_problem(
     origin: str,
     problem: Any,
     gpu: Gpu,
-    configs: int,
+    configs: int | None,
     seed: int,
     settings: Settings,
     predictor: Predictor,
     table: ConfigTable | None = None,
 ) -> PlannedProblem:
-    """Plan up to ``configs`` configurations of one problem, out of ``table`` or of all worth it."""
+    """Plan up to ``configs`` configurations of one problem, out of ``table`` or of all worth it.
+
+    They are in the order in which they say most: what is left of a plan that ended early is its
+    best part.
+
+    Raises:
+        InvalidProblemError: the family's kernel does not compute it.
+    """
+    catalog.find(family.kernel_of(problem)).require(problem)
     if table is None:
         table = family.configs(problem, gpu)
     scored = family.score(problem, gpu, table, predictor)
     columns = family.columns(problem)
     draw = random.Random(f"{seed} {sorted(columns.items(), key=str)}")
-    picked = choose_configs(table, scored, configs, draw)
+    picked = choose_configs(table, scored, len(table) if configs is None else configs, draw)
     planned = tuple(
         PlannedConfig(
-            values=_values(table.configs[row]),
+            values=_values(table.configs[row], family.parameters),
             why=why,
             expected_us=round(float(scored.latency_us[row]), 4),
             extras=dict(table.configs[row].extras),
@@ -136,7 +150,9 @@ def plan_problem(
         for row, why in picked.items()
     )
     seconds = sum(seconds_for(c.expected_us, settings) for c in planned)
-    return PlannedProblem(family.name, family.kernel, columns, origin, round(seconds, 6), planned)
+    return PlannedProblem(
+        family.table, family.kernel_of(problem), columns, origin, round(seconds, 6), planned
+    )
 
 
 def choose_configs(
@@ -144,25 +160,26 @@ def choose_configs(
 ) -> dict[int, str]:
     """Return the rows to measure and why: the model's best, its uncertain ones, and strata.
 
-    The strata are size of the tile, warps and stages; they are gone through by turns, so that
-    every kind of configuration is measured, the hopeless included.
+    The strata are size of the tile, warps, stages and splits; they are gone through by turns, so
+    that every kind of configuration is measured, the hopeless included. Reasons take turns, so that
+    any first part is a sample of all of them.
     """
     order = np.argsort(scored.latency_us, kind="stable")
     picked: dict[int, str] = {}
-    for row in order[: max(round(MODEL_SHARE * count), 1)]:
+    shared = min(count, CHOSEN_MAX)
+    for row in order[: max(round(MODEL_SHARE * shared), 1)]:
         picked[int(row)] = "model"
-    if scored.log_width is not None:
-        limit = PROMISING * scored.latency_us[order[0]]
-        widest = np.argsort(-scored.log_width, kind="stable")
-        promising = [int(r) for r in widest if scored.latency_us[r] <= limit]
-        left = [row for row in promising if row not in picked]
-        for row in left[: round(UNCERTAIN_SHARE * count)]:
-            picked[row] = "uncertain"
+    limit = PROMISING * scored.latency_us[order[0]]
+    widest = np.argsort(-scored.log_width, kind="stable")
+    promising = [int(r) for r in widest if scored.latency_us[r] <= limit]
+    left = [row for row in promising if row not in picked]
+    for row in left[: round(UNCERTAIN_SHARE * shared)]:
+        picked[row] = "uncertain"
     for row in _by_strata(table, draw):
         if len(picked) >= count:
             break
         picked.setdefault(row, "stratum")
-    return dict(sorted(picked.items()))
+    return _mixed(picked)
 
 
 def seconds_for(latency_us: float, settings: Settings) -> float:
@@ -175,6 +192,7 @@ def counts(plan: Plan) -> Mapping[str, Counter[str]]:
     """Return how many measurements a plan has, by family, by origin's kind and by reason."""
     return {
         "family": Counter(item.problem.family for item in plan.items),
+        "kernel": Counter(item.problem.kernel for item in plan.items),
         "why": Counter(item.config.why for item in plan.items),
         "origin": Counter(
             "space-filling" if p.origin.startswith("space-filling") else "known models"
@@ -187,7 +205,7 @@ def _planned(
     family: Family,
     problems: Iterator[tuple[str, Any]],
     gpu: Gpu,
-    configs: int,
+    configs: int | None,
     seed: int,
     settings: Settings,
     predictor: Predictor,
@@ -202,6 +220,16 @@ def _by_turns(sources: Sequence[Iterator[PlannedProblem]]) -> Iterator[PlannedPr
         if found is None:
             return
         yield found
+
+
+def _once(problems: Iterator[PlannedProblem]) -> Iterator[PlannedProblem]:
+    """Each problem once, whichever family named it first: a row's key does not tell kernels."""
+    seen: set[str] = set()
+    for problem in problems:
+        text = measurement_text(problem.family, problem.values)
+        if text not in seen:
+            seen.add(text)
+            yield problem
 
 
 def _within(problems: Iterator[PlannedProblem], budget: Budget) -> Iterator[PlannedProblem]:
@@ -220,12 +248,20 @@ def _within(problems: Iterator[PlannedProblem], budget: Budget) -> Iterator[Plan
         yield problem
 
 
+def _mixed(picked: Mapping[int, str]) -> dict[int, str]:
+    reasons: dict[str, list[int]] = {}
+    for row, why in picked.items():
+        reasons.setdefault(why, []).append(row)
+    turns = zip_longest(*reasons.values())
+    return {row: picked[row] for turn in turns for row in turn if row is not None}
+
+
 def _by_strata(table: ConfigTable, draw: random.Random) -> Iterator[int]:
-    strata: dict[tuple[int, int, int], list[int]] = {}
+    strata: dict[tuple[int, ...], list[int]] = {}
     area = np.log2(table.block_m * table.block_n).astype(int) // 2
+    others = np.stack([table.num_warps, table.num_stages, table.split_k], axis=1).astype(int)
     for row in range(len(table)):
-        kind = (int(area[row]), int(table.num_warps[row]), int(table.num_stages[row]))
-        strata.setdefault(kind, []).append(row)
+        strata.setdefault((int(area[row]), *map(int, others[row])), []).append(row)
     queues = [strata[kind] for kind in sorted(strata)]
     for rows in queues:
         draw.shuffle(rows)
@@ -236,5 +272,6 @@ def _by_strata(table: ConfigTable, draw: random.Random) -> Iterator[int]:
         queues = [rows for rows in queues if rows]
 
 
-def _values(config: TileConfig) -> dict[str, int]:
-    return {c: getattr(config, c) for c in CONFIG_COLUMNS if getattr(config, c) is not None}
+def _values(config: TileConfig, parameters: Sequence[str]) -> dict[str, int]:
+    """What the kernel reads: other parameters have no meaning to it, and no value in a table."""
+    return {p: getattr(config, p) for p in parameters if getattr(config, p) is not None}

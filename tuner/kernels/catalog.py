@@ -83,7 +83,10 @@ class ReferenceKernel:
             f"it computes {self.family} problems"
         )  # fmt: skip
         if reason is not None:
-            raise InvalidProblemError(f"kernel {self.name} does not compute {problem}: {reason}")
+            sizes = ", ".join(f"{k}={v}" for k, v in problem.to_dict().items() if v is not None)
+            raise InvalidProblemError(
+                f"kernel {self.name} does not compute this problem: {reason} ({sizes})"
+            )
 
     def planned(self, problem: Any, config: TileConfig) -> Plan:
         """Return the launches that compute ``problem`` under ``config``.

@@ -14,7 +14,8 @@ from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import UsageError
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.predictor import Predictor
-from tuner.collect import ahead
+from perfmodel.problems.gemm import Gemm
+from tuner.collect import ahead, table_columns
 from tuner.collect.ahead import Compiled, compile_plan
 from tuner.collect.families import family_of
 from tuner.collect.plan import Budget, make_plan
@@ -28,10 +29,9 @@ SMALL = {"block_m": 32, "block_n": 32, "block_k": 32, "group_m": 8, "num_warps":
 
 
 def plan_with(*configs: dict[str, int], architecture: str = "sm_90") -> Plan:
-    family = family_of("gemm")
-    columns = family.columns(family.problem({"m": 512, "n": 256, "k": 100, "a_dtype": "bf16"}))
+    columns = table_columns.of_gemm(Gemm(512, 256, 100, a_dtype="bf16"))
     planned = tuple(PlannedConfig(SMALL | c, "stratum", 10.0) for c in configs)
-    problem = PlannedProblem("gemm", family.kernel, columns, "made up", 1.0, planned)
+    problem = PlannedProblem("gemm", "gemm", columns, "made up", 1.0, planned)
     return Plan("h100-sxm5", architecture, 0, None, None, Settings(), (problem,))
 
 

@@ -26,6 +26,7 @@ from tuner.collect.calibrate import (
 from tuner.collect.families import family_of
 from tuner.collect.output import Output
 from tuner.collect.plan_file import Plan, Settings
+from tuner.collect.table_columns import problem_of
 from tuner.measure.device import DeviceIdentity
 
 from .conftest import Watched
@@ -39,7 +40,7 @@ def slower_device(plan: Plan) -> Watched:
     gpu, family = load_gpu(plan.gpu), family_of("gemm")
     table = {}
     for planned in plan.problems:
-        problem = family.problem(planned.values)
+        problem = problem_of("gemm", planned.values)
         configs = family.configs(problem, gpu)
         us = family.score(problem, gpu, configs, Predictor(analytic_only=True)).latency_us
         known = {tuple(c.to_dict().values()): t for c, t in zip(configs.configs, us, strict=True)}

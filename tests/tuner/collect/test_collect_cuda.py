@@ -27,26 +27,36 @@ needs_triton = pytest.mark.skipif(not INSTALLED, reason="Triton is not installed
 INTERPRETED = """
 import sys
 from pathlib import Path
+from perfmodel.problems import Attention, Gemm, GroupedGemm
 from tuner.collect.bench import Bench
 from tuner.collect.cuda import KernelTrials
-from tuner.collect.families import family_of
+from tuner.collect.families import FAMILIES
 from tuner.collect.output import Output
 from tuner.collect.plan_file import Plan, PlannedConfig, PlannedProblem, Settings
 from tuner.collect.run import run_shard
+from tuner.kernels.interpreter import mend_interpreter
 from tuner.measure.device import DeviceIdentity
 from tuner.measure.timer import TimerDevice, WallClock
 
-family = family_of("gemm")
-base = {"block_m": 16, "block_n": 16, "block_k": 16, "group_m": 8, "num_warps": 1,
-        "num_stages": 1, "split_k": 1, "num_ctas": 1}
-configs = tuple(PlannedConfig(base | {"block_m": m}, "stratum", 1.0) for m in (16, 32))
-problems = tuple(
-    PlannedProblem("gemm", family.kernel, family.columns(family.problem(sizes)), "small", 1.0,
-                   configs)
-    for sizes in ({"m": 32, "n": 16, "k": 48, "a_dtype": "fp16"}, {"m": 20, "n": 24, "k": 40,
-                  "a_dtype": "fp16"})
-)
-plan = Plan("h100-sxm5", "sm_90", 0, None, None, Settings(3, 30.0), problems)
+mend_interpreter()
+base = {"block_m": 16, "block_n": 16, "num_warps": 1, "num_stages": 1}
+deep = base | {"block_k": 32, "group_m": 8}
+small = {
+    "gemm": (deep, Gemm(32, 16, 48, a_dtype="fp16"), Gemm(20, 24, 40, a_dtype="fp16"),
+             Gemm(20, 24, 40, a_dtype="fp8_e4m3", out_dtype="bf16", b_layout="col")),
+    "attention": (base, Attention(2, 20, q_heads=2, head_dim=16, dtype="fp16")),
+    "attention-backward": (base, Attention(1, 20, q_heads=2, head_dim=16, dtype="fp16",
+                                           backward=True)),
+    "decode": (base | {"split_k": 2}, Attention(2, 1, [40, 9], 4, 2, 16, page_size=16)),
+    "moe": (deep, GroupedGemm(10, 4, 2, 32, 32), GroupedGemm(10, 4, 2, 32, 32, projection="up")),
+}
+planned = []
+for name, (config, *problems) in small.items():
+    family = FAMILIES[name]
+    configs = tuple(PlannedConfig(config | {"block_m": m}, "stratum", 1.0) for m in (16, 32))
+    planned += [PlannedProblem(family.table, family.kernel_of(p), family.columns(p), "small", 1.0,
+                               configs) for p in problems]
+plan = Plan("h100-sxm5", "sm_90", 0, None, None, Settings(1, 30.0), tuple(planned))
 device = TimerDevice(WallClock(), DeviceIdentity("interpreter", "none", gpu="h100-sxm5"))
 run_shard(plan, Bench(device, KernelTrials("cpu")), Output(Path(sys.argv[1])))
 """
@@ -60,7 +70,7 @@ def test_the_reference_kernels_run_with_their_own_inputs(tmp_path: Path) -> None
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = read_shard(tmp_path / "shard-1-of-1.jsonl").rows
-    assert [(row.outcome, len(row.samples_us)) for row in rows] == [(Outcome.OK, 3)] * 4
+    assert [(row.outcome, len(row.samples_us)) for row in rows] == [(Outcome.OK, 1)] * 16
 
 
 def gpu(name: str) -> tuple[GpuDevice, ...]:

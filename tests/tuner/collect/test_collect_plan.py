@@ -20,10 +20,13 @@ from perfmodel.errors import (
 )
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.predictor import Predictor
+from perfmodel.tiling.config import TileConfig
 from tuner.collect.families import family_of
+from tuner.collect.gemm_shapes import alternate_gemms
+from tuner.collect.models import models
 from tuner.collect.plan import Budget, counts, make_plan
 from tuner.collect.plan_file import Plan, Settings, load_plan, parse_shard
-from tuner.collect.shapes import alternate_gemms, models
+from tuner.collect.table_columns import problem_of
 
 from .conftest import altered, make_small_plan
 
@@ -57,15 +60,25 @@ def test_half_of_the_problems_are_real_and_fill_the_budget_alone(shipped: object
     assert found["why"]["stratum"] > found["why"]["model"]
 
 
-def test_without_a_learned_model_no_configuration_is_chosen_for_being_uncertain() -> None:
-    plan = make_small_plan()
+def test_without_a_learned_model_the_estimates_that_rest_on_overlap_are_the_uncertain() -> None:
+    plan, gpu = make_small_plan(problems=3, configs=24), load_gpu("h100-sxm5")
     assert plan.model is None
-    assert set(counts(plan)["why"]) == {"model", "stratum"}
+    for planned in plan.problems:
+        problem = problem_of("gemm", planned.values)
+        table = GEMM.configs(problem, gpu)
+        scored = GEMM.score(problem, gpu, table, Predictor(analytic_only=True))
+        rows = {tuple(c.to_dict().items()): row for row, c in enumerate(table.configs)}
+        uncertain = [c for c in planned.configs if c.why == "uncertain"]
+        assert len(uncertain) == 4
+        widths = [scored.log_width[rows[tuple(TileConfig(**c.values).to_dict().items())]]
+                  for c in uncertain]  # fmt: skip
+        assert min(widths) >= np.median(scored.log_width)
+        assert max(c.expected_us for c in uncertain) <= 2 * scored.latency_us.min() * 1.0001
 
 
 def test_strata_reach_every_warp_count_where_there_is_room() -> None:
     plan = make_small_plan(problems=1, configs=60)
-    table = GEMM.configs(GEMM.problem(plan.problems[0].values), load_gpu("h100-sxm5"))
+    table = GEMM.configs(problem_of("gemm", plan.problems[0].values), load_gpu("h100-sxm5"))
     planned = {c.values["num_warps"] for c in plan.problems[0].configs}
     assert planned == {int(w) for w in table.num_warps}
 
@@ -74,7 +87,7 @@ def test_the_models_best_configuration_is_measured() -> None:
     plan, gpu = make_small_plan(configs=3), load_gpu("h100-sxm5")
     predictor = Predictor(analytic_only=True)
     for planned in plan.problems:
-        problem = GEMM.problem(planned.values)
+        problem = problem_of("gemm", planned.values)
         best = predictor.rank(problem, gpu, top=1, with_rejected=False).best
         assert any(c.values["block_m"] == best.block_m and c.values["num_warps"] == best.num_warps
                    for c in planned.configs)  # fmt: skip
