@@ -129,4 +129,5 @@ def ranking(
         model=first.model,
         expected_error=first.expected_error,
         notes=first.notes if order is None else (*first.notes, order.note),
+        ordered_by=None if order is None else order.model.version,
     )

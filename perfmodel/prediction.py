@@ -149,7 +149,11 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Configurations in order of predicted time, fastest first, and those that cannot run."""
+    """Configurations in order of predicted time, fastest first, and those that cannot run.
+
+    ``ordered_by`` names trees that know which tiles won and no times, where those made the order.
+    ``unsure`` of the first may each be the best.
+    """
 
     problem: Problem
     gpu: str
@@ -161,6 +165,7 @@ class Ranking:
     model: str | None = None
     expected_error: float | None = None
     notes: tuple[str, ...] = ()
+    ordered_by: str | None = None
 
     @property
     def best(self) -> TileConfig:
@@ -177,6 +182,7 @@ class Ranking:
             "basis": self.basis,
             "model": self.model,
             "expected_error": self.expected_error,
+            "ordered_by": self.ordered_by,
             "notes": list(self.notes),
             "considered": self.considered,
             "unsure": self.unsure,

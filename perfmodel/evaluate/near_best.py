@@ -18,8 +18,15 @@ from perfmodel.evaluate.selection import selections
 from perfmodel.families import family_of
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.learned.tile_columns import grouped_gemm_tile_columns, tile_matrix
-from perfmodel.learned.tile_preference import spread_out
-from perfmodel.learned.tile_training import MOE_SPEC, TileRows, fit_tiles
+from perfmodel.learned.tile_preference import PlaceRule
+from perfmodel.learned.tile_training import (
+    MOE_PER_TILE,
+    MOE_SPEC,
+    TileRows,
+    fit_tiles,
+    in_places,
+    reach_of,
+)
 from perfmodel.problems.grouped_gemm import GroupedGemm
 from perfmodel.tiling.config import ConfigTable, TileConfig
 
@@ -33,9 +40,6 @@ PICKS = (1, 5)
 TILE = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
 MODEL = ["experts", "top_k", "hidden_size", "intermediate_size"]
 COLUMNS = [*MODEL, "tokens", "gpu", *TILE]
-
-PER_TILE = 2
-"""Of the first picks, so many may share a tile; inner folds preferred it to one and to any."""
 
 Tell = Callable[[str, float], None]
 
@@ -129,9 +133,8 @@ def held_out(found: NearBest, run: Run) -> Mapping[str, Floats]:
     score = {who: np.full(len(rows), np.nan) for who in (OURS, VOTE)}
     for i in np.unique(fold):
         run.trainer.tell(f"{NAME}, fold {int(i) + 1}", float(i) / float(fold.max() + 1))
-        trees = fit_tiles(rows.take(fold != i), run.scaled(MOE_SPEC))
         test = np.flatnonzero(fold == i)
-        score[OURS][test] = in_places(rows.take(test), -trees.predict(rows.features[test]))
+        score[OURS][test] = _learned(rows.take(fold != i), rows.take(test), run)
         score[VOTE][test] = -_votes(found, test, fold != i)
     return score
 
@@ -143,19 +146,16 @@ def left_out(found: NearBest, run: Run) -> Floats:
     for gpu in np.unique(found.gpu):
         for i in np.unique(fold):
             run.trainer.tell(f"{NAME}, {gpu} left out", float(i) / float(fold.max() + 1))
-            trees = fit_tiles(rows.take((fold != i) & (rows.gpu != gpu)), run.scaled(MOE_SPEC))
+            known = rows.take((fold != i) & (rows.gpu != gpu))
             test = np.flatnonzero((fold == i) & (rows.gpu == gpu))
-            score[test] = in_places(rows.take(test), -trees.predict(rows.features[test]))
+            score[test] = _learned(known, rows.take(test), run)
     return score
 
 
-def in_places(rows: TileRows, score: Floats) -> Floats:
-    """Return each row's place among its problem's, at most `PER_TILE` of a tile before others."""
-    places = np.empty(len(rows))
-    for here in rows.problems():
-        configs = rows.configs.take(rows.config[here])
-        places[here] = spread_out(score[here], configs, PER_TILE)
-    return places
+def _learned(known: TileRows, asked: TileRows, run: Run) -> Floats:
+    """Return the places of rows, by what other rows taught."""
+    trees = fit_tiles(known, run.scaled(MOE_SPEC))
+    return in_places(asked, trees, PlaceRule(reach_of(known), MOE_PER_TILE))
 
 
 def _candidates(

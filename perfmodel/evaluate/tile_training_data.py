@@ -16,12 +16,15 @@ from perfmodel.evaluate import metrics, near_best, winners
 from perfmodel.evaluate.selection import Selection, selections
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.learned.booster import TrainSpec
-from perfmodel.learned.tile_preference import TilePreference, spread_out
+from perfmodel.learned.tile_preference import PlaceRule, TilePreference
 from perfmodel.learned.tile_training import (
     ATTENTION_SPEC,
+    MOE_PER_TILE,
     MOE_SPEC,
     TileRows,
     fit_tiles,
+    in_places,
+    reach_of,
     tile_preference,
 )
 from perfmodel.learned.training import Tell
@@ -70,7 +73,7 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     "attention": Kind(_attention, ATTENTION_SPEC),
-    "moe": Kind(_moe, MOE_SPEC, near_best.PER_TILE),
+    "moe": Kind(_moe, MOE_SPEC, MOE_PER_TILE),
 }
 
 
@@ -102,18 +105,16 @@ def train_tiles(
     score = np.full(len(rows), np.nan)
     for i in folds:
         say(f"fold {int(i) + 1} held out", float(i) / (len(folds) + 1))
-        trees = fit_tiles(rows.take(data.fold != i), kind.spec)
-        test = np.flatnonzero(data.fold == i)
-        score[test] = -trees.predict(rows.features[test])
-    for here in rows.problems():
-        score[here] = spread_out(score[here], rows.configs.take(rows.config[here]), kind.per_tile)
+        known, test = rows.take(data.fold != i), np.flatnonzero(data.fold == i)
+        rule = PlaceRule(reach_of(known), kind.per_tile)
+        score[test] = in_places(rows.take(test), fit_tiles(known, kind.spec), rule)
     say("all winners", len(folds) / (len(folds) + 1))
     gpus = sorted(set(map(str, rows.gpu)))
     return tile_preference(
         name, rows, fit_tiles(rows, kind.spec),
         sources=data.sources, architectures=[load_gpu(gpu).architecture for gpu in gpus],
-        dtypes=SIXTEEN_BITS, per_tile=kind.per_tile, accuracy={"hit": _hits(rows, score)},
-        spec=kind.spec,
+        dtypes=SIXTEEN_BITS, rule=PlaceRule(reach_of(rows), kind.per_tile),
+        accuracy={"hit": _hits(rows, score)}, spec=kind.spec,
     )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from perfmodel.evaluate.selection import Selection, selections
 from perfmodel.families import family_of
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.learned.tile_columns import attention_tile_columns, tile_matrix
-from perfmodel.learned.tile_training import ATTENTION_SPEC, TileRows, fit_tiles
+from perfmodel.learned.tile_preference import PlaceRule
+from perfmodel.learned.tile_training import ATTENTION_SPEC, TileRows, fit_tiles, in_places, reach_of
 from perfmodel.problems.attention import Attention
 from perfmodel.tiling.config import ConfigTable, TileConfig
 
@@ -54,7 +55,7 @@ def attention_winners(run: Run) -> list[Record]:
         train, test = fold != i, fold == i
         learnt = rows.take(train)
         trees = fit_tiles(learnt, run.scaled(ATTENTION_SPEC))
-        score[OURS][test] = -trees.predict(rows.features[test])
+        score[OURS][test] = in_places(rows.take(test), trees, PlaceRule(reach_of(learnt)))
         won = np.bincount(learnt.config[learnt.won], minlength=len(CANDIDATES))
         score[MOST_FREQUENT][test] = -won[rows.config[test]].astype(np.float64)
     records = []

@@ -25,6 +25,9 @@ Columns = Mapping[str, Floats | float]
 TILE_SCHEMA = "tiles-1"
 """Raised whenever a column changes its meaning."""
 
+OVER_BEST = "over_best"
+"""The column of the log of the estimate over the least of the problem's."""
+
 
 def tile_matrix(columns: Columns, rows: int) -> NDArray[np.float32]:
     """Return columns side by side, (rows, F)."""
@@ -107,7 +110,7 @@ def _estimate_columns(
         f"{name}_share": estimate.limiter_s[i] / seconds for i, name in enumerate(LIMITERS)
     }
     return columns | {
-        "over_best": np.log(seconds / seconds[legal].min()),
+        OVER_BEST: np.log(seconds / seconds[legal].min()),
         "num_stages": configs.num_stages,
         "smem_share": resources.smem_bytes / gpu.smem_per_sm_bytes,
         "registers_wanted": resources.registers_wanted,

@@ -7,7 +7,7 @@ much. So these trees answer with an order alone; times stay the estimate's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from perfmodel.errors import ModelFileError
 from perfmodel.learned.artifact import NOT_OURS, forest_from, read_file, read_pair, write_pair
 from perfmodel.learned.forest import Forest
-from perfmodel.learned.tile_columns import TILE_SCHEMA
+from perfmodel.learned.tile_columns import OVER_BEST, TILE_SCHEMA
 from perfmodel.tiling.config import ConfigTable
 
 Floats = NDArray[np.float64]
@@ -30,12 +30,26 @@ SURE = 0.9
 
 
 @dataclass(frozen=True)
+class PlaceRule:
+    """What comes last whatever the trees say.
+
+    Args:
+        reach: how far, in the log, a tile's estimate may lie above the least: winners lie within.
+            Beyond the sizes that were learned from, physics keeps the trees from the absurd.
+        per_tile: so many of one block_m x block_n x block_k come before others (0: any number).
+            Configurations of a tile succeed and fail together; several picks are worth more apart.
+    """
+
+    reach: float = np.inf
+    per_tile: int = 0
+
+
+@dataclass(frozen=True)
 class TileManifest:
     """What such trees are; every field goes to their JSON file.
 
     ``gpus`` are the devices whose winners were learned from, ``architectures`` those they answer
-    for, ``dtypes`` the types that are computed in. ``per_tile`` bounds how many of the first
-    places share one block_m x block_n x block_k (0: any number).
+    for, ``dtypes`` the types that are computed in.
     """
 
     family: str
@@ -46,7 +60,7 @@ class TileManifest:
     gpus: tuple[str, ...]
     architectures: tuple[str, ...]
     dtypes: tuple[str, ...]
-    per_tile: int = 0
+    rule: PlaceRule = PlaceRule()
     accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
@@ -80,32 +94,48 @@ class TilePreference:
 
     def score(self, features: Features, configs: ConfigTable) -> Floats:
         """Return what tiles are ordered by, the least first, (N,)."""
-        disliked = -self.trees.predict(features)
-        return spread_out(disliked, configs, self.manifest.per_tile)
+        rule = self.manifest.rule
+        over_best = features[:, self.manifest.features.index(OVER_BEST)]
+        return places(-self.trees.predict(features), over_best, configs, rule)
 
 
-def spread_out(score: Floats, configs: ConfigTable, per_tile: int) -> Floats:
-    """Return places (N,) such that no more than ``per_tile`` of a tile come before others.
+def places(
+    disliked: Floats, over_best: NDArray[Any], configs: ConfigTable, rule: PlaceRule
+) -> Floats:
+    """Return the place of each tile (N,), the least first: the trees' order within ``rule``.
 
-    Configurations of a tile succeed and fail together, so that several picks are worth more apart.
+    Args:
+        disliked: the trees' order, the least first.
+        over_best: log of the estimate over the least of the problem's.
+        configs: the tiles.
+        rule: what comes last whatever the trees say.
     """
+    far = np.asarray(over_best) > rule.reach
+    order = np.lexsort((disliked, far))
+    place = np.empty(len(order))
+    place[order] = np.arange(len(order)) + len(order) * (
+        _overflow(order, configs, rule.per_tile) + 2 * far[order]
+    )
+    return place
+
+
+def _overflow(order: NDArray[np.intp], configs: ConfigTable, per_tile: int) -> NDArray[np.bool_]:
+    """Which of the tiles, in ``order``, come after ``per_tile`` of the same blocks."""
     if not per_tile:
-        return score
-    order = np.argsort(score, kind="stable")
+        return np.zeros(len(order), dtype=np.bool_)
     tiles = np.stack([configs.block_m, configs.block_n, configs.block_k], axis=1)[order]
     tile = np.unique(tiles, axis=0, return_inverse=True)[1].ravel()
     grouped = np.argsort(tile, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(tile))[:-1]])
     nth = np.empty(len(order), dtype=np.int64)
     nth[grouped] = np.arange(len(order)) - starts[tile[grouped]]
-    place = np.empty(len(order))
-    place[order] = np.arange(len(order)) + len(order) * (nth >= per_tile)
-    return place
+    return np.asarray(nth >= per_tile)
 
 
 def save_tile_preference(model: TilePreference, manifest_path: Path) -> None:
     """Write ``manifest_path`` (``NAME.json``) and the trees beside it, each whole or not at all."""
     text = {f.name: getattr(model.manifest, f.name) for f in fields(model.manifest)}
+    text["rule"] = asdict(model.manifest.rule)
     arrays = {f"order/{key}": value for key, value in model.trees.arrays().items()}
     write_pair(text | {"kind": KIND}, arrays, manifest_path)
 
@@ -157,7 +187,7 @@ def _manifest(text: Mapping[str, Any]) -> TileManifest:
         gpus=words("gpus"),
         architectures=words("architectures"),
         dtypes=words("dtypes"),
-        per_tile=int(text["per_tile"]),
+        rule=PlaceRule(float(text["rule"]["reach"]), int(text["rule"]["per_tile"])),
         accuracy=text["accuracy"],
         libraries=text["libraries"],
         spec=text["spec"],

@@ -13,8 +13,8 @@ from perfmodel.errors import DataError
 from perfmodel.learned.booster import SEED, Progress, TrainSpec, fit_preference
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.forest import Forest
-from perfmodel.learned.tile_columns import TILE_SCHEMA
-from perfmodel.learned.tile_preference import TileManifest, TilePreference
+from perfmodel.learned.tile_columns import OVER_BEST, TILE_SCHEMA
+from perfmodel.learned.tile_preference import PlaceRule, TileManifest, TilePreference, places
 from perfmodel.learned.training import library_versions
 from perfmodel.tiling.config import ConfigTable
 
@@ -32,6 +32,11 @@ MOE_SPEC = TrainSpec(
     "moe-tiles", 0, 300, depth=8, learning_rate=0.1, rank_learning_rate=0.06, rank_pairs=12,
     rows_per_leaf=5.0,
 )  # fmt: skip
+
+MOE_PER_TILE = 2
+"""Of the first picks, so many may share a tile; inner folds preferred it to one and to any."""
+
+REACH_SHARE = 0.99
 
 LOSERS = 200
 """Of the configurations that lost, at most so many of each problem are trained on."""
@@ -65,6 +70,11 @@ class TileRows:
     def __len__(self) -> int:
         return len(self.problem)
 
+    @property
+    def over_best(self) -> NDArray[np.float32]:
+        """Log of the estimate over the least of the problem's, (N,)."""
+        return self.features[:, self.names.index(OVER_BEST)]
+
     def take(self, rows: Mask | Indices) -> TileRows:
         """Return some of the rows."""
         return TileRows(
@@ -97,6 +107,23 @@ def fit_tiles(rows: TileRows, spec: TrainSpec, progress: Progress | None = None)
     return fit_preference(table, spec, progress=progress)
 
 
+def reach_of(rows: TileRows) -> float:
+    """Return how far above the least estimate the nearest winner lies, but for one in a hundred."""
+    over = rows.over_best
+    nearest = [over[here[rows.won[here]]].min() for here in rows.problems() if rows.won[here].any()]
+    return float(np.quantile(nearest, REACH_SHARE))
+
+
+def in_places(rows: TileRows, trees: Forest, rule: PlaceRule) -> Floats:
+    """Return the place of each row among its problem's, (N,)."""
+    disliked, over = -trees.predict(rows.features), rows.over_best
+    found = np.empty(len(rows))
+    for here in rows.problems():
+        configs = rows.configs.take(rows.config[here])
+        found[here] = places(disliked[here], over[here], configs, rule)
+    return found
+
+
 def telling(rows: TileRows) -> Indices:
     """Return the rows to train on: all winners, `LOSERS` others of each problem.
 
@@ -122,7 +149,7 @@ def tile_preference(
     sources: Sequence[Mapping[str, Any]],
     architectures: Sequence[str],
     dtypes: Sequence[str],
-    per_tile: int,
+    rule: PlaceRule,
     accuracy: Mapping[str, Mapping[str, float]],
     spec: TrainSpec,
 ) -> TilePreference:
@@ -130,7 +157,7 @@ def tile_preference(
     gpus = tuple(sorted(set(map(str, rows.gpu))))
     manifest = TileManifest(
         family, TILE_SCHEMA, f"{TILE_SCHEMA}-{family}", rows.names, tuple(sources), gpus,
-        tuple(sorted(set(architectures))), tuple(dtypes), per_tile, accuracy, library_versions(),
+        tuple(sorted(set(architectures))), tuple(dtypes), rule, accuracy, library_versions(),
         asdict(spec),
     )  # fmt: skip
     return TilePreference(manifest, trees)

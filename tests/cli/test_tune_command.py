@@ -71,7 +71,7 @@ def test_tb1_the_command_of_the_warning_writes_the_table_and_says_what_it_gains(
     out = capsys.readouterr().out
     assert "gain" in out
     assert "analytic; nothing was timed" in out
-    assert "1 of 2 keep vLLM's default" in out
+    assert "chosen in the order of tiles-1-moe" in out
     assert [line.split()[0] for line in out.splitlines()[2:4]] == ["16", "256"]
     assert list(json.loads((tmp_path / TABLE).read_text())) == ["16", "256"]
     assert tune(tmp_path, "moe", "--export", "vllm", "--out", str(tmp_path)) == 2

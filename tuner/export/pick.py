@@ -14,8 +14,8 @@ from perfmodel.tiling.config import ConfigTable, TileConfig
 
 PICKS_SCHEMA = "perfmodel.picks/1"
 """``to_json``: ``schema``, ``gpu``, ``model`` and ``picks``, each with ``problem``, ``config``,
-``latency_us``, ``basis`` and ``unsure`` (how many leading configurations the model cannot tell
-apart)."""
+``latency_us``, ``basis``, ``unsure`` (how many leading configurations the model cannot tell
+apart) and ``ordered_by`` (trees that know which tiles won and no times, where those chose)."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Pick:
     basis: str
     unsure: int
     model: str | None
+    ordered_by: str | None = None
+    """Trees that know which tiles won and no times, where those chose."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values in the documented form."""
@@ -39,6 +41,7 @@ class Pick:
             "latency_us": self.latency_us,
             "basis": self.basis,
             "unsure": self.unsure,
+            "ordered_by": self.ordered_by,
         }
 
 
@@ -78,7 +81,14 @@ def pick(
     alike = ranking.candidates[: ranking.unsure]
     best = next((c for c in alike if c.config == prefer), ranking.candidates[0])
     return Pick(
-        problem, gpu.name, best.config, best.latency_us, best.basis, ranking.unsure, ranking.model
+        problem,
+        gpu.name,
+        best.config,
+        best.latency_us,
+        best.basis,
+        ranking.unsure,
+        ranking.model,
+        ranking.ordered_by,
     )
 
 
