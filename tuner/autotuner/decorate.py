@@ -60,8 +60,10 @@ def autotune(
         policy: ``model``, ``verify``, ``full`` or ``off`` (`Policy`); by default ``verify`` where
             the model knows the problem, else ``full``. ``PERFMODEL_AUTOTUNE`` overrides it.
         k: how many of the model's first ``verify`` times, beside the user's first.
-        family: ``"gemm"`` reads the problem from conventional argument and config names.
-        problem: a function of the arguments that returns the problem, for other names.
+        family: ``"gemm"`` reads the problem from conventional argument and config names;
+            ``"attention"`` and ``"moe"`` take a ``problem`` besides.
+        problem: a function of the arguments that returns the problem (a `Gemm`, an `Attention`, a
+            `GroupedGemm`, as the family says), for other names.
         names: this kernel's names for roles (``m``, ``a``, ``block_m``) that go by another.
         gpu: the device that the model predicts for; by default the current one.
         buckets: arguments of the key whose values share a decision (`parse_buckets`); ``False``

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.problems.gemm import Gemm
 from tuner import devices, triton_api
 from tuner.autotuner import checks
 from tuner.autotuner.buckets import neighbours_of
@@ -102,7 +101,9 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         self.tile_names: TileNames | None = None
         self.tile_set: TileSet | None = None
         if binding is not None:
-            self.tile_names = TileNames(self.name, arg_names, configs or (), names or {})
+            self.tile_names = TileNames(
+                self.name, arg_names, configs or (), names or {}, binding.family
+            )
             self.tile_set = TileSet(self.tile_names, self.configs)
         self.made: dict[Any, Any] = {}
         self.pinned: Any = None
@@ -368,9 +369,8 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         with self._deciding(key):
             decision = self._new_decision(call, may_time=may_time)
             # Nothing was timed because nothing was asked to be: that answer stands.
-            decision.keep = not isinstance(decision.view.problem, Gemm) or bool(
-                decision.view.problem.flops
-            )
+            known = decision.view.known
+            decision.keep = known is None or bool(known.flops)
             self._remember(key, decision)
         return decision
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import UnknownGpuError
+from perfmodel.families import family_of
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import TileConfig
-from perfmodel.tiling.legality import legal_mask
 from tuner import devices
 from tuner.deciding.binding import NotKnown, bind
 from tuner.deciding.decide import shipped_predictor
@@ -52,8 +52,8 @@ def pruner(
         tiles = TileSet(TileNames("kernel", list(arguments), configs, names or {}), configs)
         table, kept, _ = tiles.table(tuple(range(len(configs))), arguments)
         if top is None:
-            mask = legal_mask(problem, table, device)
-            legal = [configs[i] for i, good in zip(kept, mask, strict=True) if good]
+            broken = family_of(problem).check(problem, table, device)
+            legal = [configs[i] for i, reasons in zip(kept, broken, strict=True) if not reasons]
             return legal or list(configs)
         scores = shipped_predictor().scores(problem, device, table)
         order = [kept[i] for i in scores.argsort(kind="stable")[:top] if scores[i] < float("inf")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from perfmodel.families import TileProblem
 from perfmodel.problems.gemm import Gemm
 from perfmodel.uncertainty import typical_error
 from tuner.deciding.accounting import Account, Fate, Row
@@ -28,7 +30,7 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
     explain_illegal(kernel, decision.fates, view)
     predicted: dict[int, float] = {}
     basis, error = None, None
-    problem = view.problem if isinstance(view.problem, Gemm) else None
+    problem = view.known
     if problem is not None and view.gpu is not None and view.table is not None:
         predictor = shipped_predictor()
         ranking = predictor.rank(problem, view.gpu, view.table, with_rejected=False)
@@ -106,7 +108,11 @@ def _asked_buckets(kernel: Autotuner) -> str | None:
     return f"as asked: {', '.join(names)}" if names else None
 
 
-def _spoken(problem: Gemm) -> str:
+def _spoken(problem: TileProblem) -> str:
+    if not isinstance(problem, Gemm):
+        given = {f.name: f.default for f in fields(problem)}
+        told = {n: v for n, v in problem.to_dict().items() if v is not None and v != given.get(n)}
+        return f"{problem.family} " + " ".join(f"{name}={value}" for name, value in told.items())
     sizes = f"m={problem.m:,} n={problem.n:,} k={problem.k:,}"
     types = f"{problem.a_dtype} x {problem.b_dtype} -> {problem.out_dtype}"
     return f"{problem.family} {sizes}, {types}, {problem.a_layout} x {problem.b_layout}"

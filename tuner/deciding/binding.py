@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from perfmodel.errors import PerfmodelError, UnknownNameError, closest
+from perfmodel.families import TileProblem
 from perfmodel.hardware.gpu import Gpu
+from perfmodel.problems.attention import Attention
 from perfmodel.problems.dtypes import FP32, TF32, DType, parse_dtype
 from perfmodel.problems.gemm import Gemm
+from perfmodel.problems.grouped_gemm import GroupedGemm
 
-FAMILIES: tuple[str, ...] = ("gemm",)
-"""Kernel families that the model ranks."""
+FAMILIES: Mapping[str, type] = {"gemm": Gemm, "attention": Attention, "moe": GroupedGemm}
+"""Kernel families that the model ranks, and what describes a problem of each."""
+
+CONVENTIONAL = "gemm"
+"""The family whose arguments go by conventional names; the others' problems take a function."""
 
 _CONVENTIONS: Mapping[str, tuple[str, ...]] = {
     "m": ("M", "m", "size_m"),
@@ -45,6 +51,8 @@ class NotKnown:
 class Binding(Protocol):
     """How to read a problem from a call."""
 
+    family: str
+
     keys: tuple[str, ...]
     """Arguments that tell one problem from another, for a kernel without a ``key``."""
 
@@ -54,7 +62,7 @@ class Binding(Protocol):
     dimension: str | None
     """The argument that changes from call to call (rows of activations), if there is one."""
 
-    def problem(self, arguments: Mapping[str, Any], gpu: Gpu | None) -> Gemm | NotKnown:
+    def problem(self, arguments: Mapping[str, Any], gpu: Gpu | None) -> TileProblem | NotKnown:
         """Return the problem of a call with these arguments on ``gpu``."""
 
 
@@ -70,6 +78,8 @@ class GemmBinding:
     Raises:
         UnknownNameError: an argument for a role is missing, or a name is no argument.
     """
+
+    family = "gemm"
 
     def __init__(self, kernel: str, arg_names: Sequence[str], names: Mapping[str, str]) -> None:
         self.roles: dict[str, str] = {}
@@ -150,6 +160,12 @@ class FunctionBinding:
     that is none of them, which gets all arguments in a dict. It returns a problem, or ``None`` for
     one that the model does not know.
 
+    Args:
+        kernel, arg_names: the kernel's.
+        function: the user's.
+        keys: arguments that tell one problem from another.
+        family: the kind of problem that it returns.
+
     Raises:
         UnknownNameError: a parameter is no argument of the kernel.
     """
@@ -160,8 +176,10 @@ class FunctionBinding:
         arg_names: Sequence[str],
         function: Callable[..., Any],
         keys: Sequence[str],
+        family: str = CONVENTIONAL,
     ) -> None:
         self._function = function
+        self.family = family
         self.keys: tuple[str, ...] = tuple(keys)
         self.unit_strides: tuple[str, ...] = ()
         self.dimension: str | None = None
@@ -181,7 +199,7 @@ class FunctionBinding:
                         f"{closest(p.name, arg_names)}; its arguments: {', '.join(arg_names)}"
                     )
 
-    def problem(self, arguments: Mapping[str, Any], gpu: Gpu | None) -> Gemm | NotKnown:  # noqa: ARG002 - part of the protocol
+    def problem(self, arguments: Mapping[str, Any], gpu: Gpu | None) -> TileProblem | NotKnown:  # noqa: ARG002 - part of the protocol
         """Return what the user's function says; its errors are the user's."""
         if self._takes_all:
             found = self._function(dict(arguments))
@@ -190,11 +208,17 @@ class FunctionBinding:
         else:
             given = {name: arguments[name] for name in self._names if name in arguments}
             found = self._function(**given)
-        if isinstance(found, Gemm):
-            return found
         if found is None:
             return NotKnown("the problem function returned None")
-        return NotKnown(f"the model ranks no {type(found).__name__} yet")
+        wanted = FAMILIES[self.family]
+        if not isinstance(found, wanted) or not isinstance(found, TileProblem):
+            return NotKnown(
+                f"the problem function returned a {type(found).__name__}, and family "
+                f"{self.family!r} is of {wanted.__name__}"
+            )
+        if found.backend is not None:
+            return NotKnown(f"backend {found.backend} names a library's kernel; leave it out")
+        return found
 
 
 def bind(
@@ -214,13 +238,18 @@ def bind(
     roles = {*_CONVENTIONS}
     if family is not None and family not in FAMILIES:
         raise UnknownNameError(
-            f"family is {family!r}{closest(str(family), FAMILIES)}; use one of: "
+            f"family is {family!r}{closest(str(family), list(FAMILIES))}; use one of: "
             f"{', '.join(FAMILIES)}; for another kernel leave it out"
         )
     if problem is not None:
-        return FunctionBinding(kernel, arg_names, problem, key)
+        return FunctionBinding(kernel, arg_names, problem, key, family or CONVENTIONAL)
     if family is None:
         return None
+    if family != CONVENTIONAL:
+        raise UnknownNameError(
+            f"family {family!r} has no conventional argument names to read {kernel}'s problem by; "
+            f"add problem=, a function of its arguments that returns the {FAMILIES[family].__name__}"
+        )
     mine = dict(names or {})
     for role in mine:
         if role not in roles and not role.startswith(("block_", "group_", "split_", "num_")):

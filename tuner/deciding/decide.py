@@ -14,11 +14,10 @@ from perfmodel.errors import (
     NoUsableConfigError,
     PerfmodelError,
 )
+from perfmodel.families import TileProblem, family_of
 from perfmodel.predictor import Predictor
-from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import ConfigTable
-from perfmodel.tiling.legality import legal_mask, require_dtype
-from perfmodel.tiling.space import candidate_configs
+from perfmodel.tiling.legality import require_dtype
 from tuner import devices, triton_api
 from tuner.deciding.accounting import Fate
 from tuner.deciding.arguments import is_empty
@@ -66,7 +65,7 @@ def view_of(kernel: Autotuner, call: Call, identity: DeviceIdentity) -> View:
         return View(None, devices.gpu_for_model(kernel.settings.gpu, identity))
     gpu = devices.gpu_for_model(kernel.settings.gpu, identity)
     problem = kernel.binding.problem(call.arguments, gpu)
-    if isinstance(problem, Gemm) and gpu is not None:
+    if not isinstance(problem, NotKnown) and gpu is not None:
         try:
             require_dtype(problem.compute_dtype, gpu)
         except PerfmodelError as error:
@@ -100,14 +99,14 @@ def decide(  # noqa: PLR0911, PLR0912 - the order of the cases is the policy, re
     if fixed is not None:
         return Decision([fixed], 0, "a pin", Policy.OFF, identity, View(None, None))
     view = view_of(kernel, call, identity)
-    known = isinstance(view.problem, Gemm) and view.gpu is not None
+    known = view.known is not None and view.gpu is not None
     policy = policy_in_force(kernel.settings.policy, known=known)
     every = _all_configs(kernel, view)
     candidates, fates = _pruned(kernel, call, every)
     legal = _legal(kernel, call, candidates, fates, view, policy)
     decision = Decision(candidates, legal[0], "", policy, identity, view, fates)
     _note_unknown(decision, kernel)
-    idle = view.problem.flops == 0 if isinstance(view.problem, Gemm) else False
+    idle = view.known is not None and view.known.flops == 0
     if idle or is_empty(call.arguments):
         decision.keep = False
         return _without_timing(decision, legal[0], legal, "there is no work to do")
@@ -192,18 +191,20 @@ def prune(kernel: Autotuner, call: Call, configs: Sequence[Any]) -> list[Any]:
 
 def _all_configs(kernel: Autotuner, view: View) -> Sequence[Any]:
     """The user's configurations, or for a known family without any those made for the device."""
-    if not kernel.makes_configs or not isinstance(view.problem, Gemm) or view.gpu is None:
+    if not kernel.makes_configs or view.known is None or view.gpu is None:
         return list(kernel.configs)
-    return _made(kernel, view.problem, view.gpu)
+    return _made(kernel, view.known, view.gpu)
 
 
-def _made(kernel: Autotuner, problem: Gemm, gpu: Any) -> Sequence[Any]:
-    table = candidate_configs(problem, gpu)
-    if kernel.tile_names is None:
+def _made(kernel: Autotuner, problem: TileProblem, gpu: Any) -> Sequence[Any]:
+    table = family_of(problem).candidates(problem, gpu)
+    names = kernel.tile_names
+    if names is None:
         return list(kernel.configs)
     made = kernel.made.setdefault((gpu.name, table.configs), None)
     if made is None:
-        made = [kernel.tile_names.config(tile) for tile in table.configs]
+        takes = [names.config(tile) for tile in table.configs if names.can_take(tile)]
+        made = list({str(config): config for config in takes}.values())
         kernel.made[gpu.name, table.configs] = made
     return list(made)
 
@@ -244,7 +245,7 @@ def _legal(
 ) -> list[int]:
     """Positions that the device can run, in order; the others get their fate."""
     open_ = [i for i in range(len(candidates)) if i not in fates]
-    if not isinstance(view.problem, Gemm) or view.gpu is None or kernel.tile_set is None:
+    if view.known is None or view.gpu is None or kernel.tile_set is None:
         broken = generic_reasons([candidates[i] for i in open_], view.gpu)
         for at, reason in broken.items():
             fates[open_[at]] = (Fate.ILLEGAL, reason)
@@ -273,14 +274,15 @@ def _legal(
 
 def _scored(view: View, policy: Policy) -> Any:
     """Which tiles are legal; their scores, where the policy asks the model, go into the view."""
-    assert isinstance(view.problem, Gemm)
+    assert view.known is not None
     assert view.gpu is not None
     assert view.table is not None
     if policy is Policy.OFF:
-        return legal_mask(view.problem, view.table, view.gpu)
+        broken = family_of(view.known).check(view.known, view.table, view.gpu)
+        return np.array([not reasons for reasons in broken], dtype=np.bool_)
     try:
         scores = shipped_predictor().scores(
-            view.problem, view.gpu, view.table, shortlist=policy is Policy.MODEL
+            view.known, view.gpu, view.table, shortlist=policy is Policy.MODEL
         )
     except IllegalConfigError:  # none can run
         return np.zeros(len(view.table), dtype=np.bool_)
@@ -291,25 +293,25 @@ def _scored(view: View, policy: Policy) -> Any:
 def explain_illegal(kernel: Autotuner, fates: Fates, view: View) -> None:
     """Give the reasons of configurations that the model's rules found illegal."""
     waiting = [i for i in view.kept if fates.get(i) == (Fate.ILLEGAL, None)]
-    if not waiting or not isinstance(view.problem, Gemm):
+    if not waiting or view.known is None:
         return
     assert view.gpu is not None
     assert view.table is not None
     assert kernel.tile_names is not None
     places = {position: row for row, position in enumerate(view.kept)}
     tiles = [view.table.configs[places[i]] for i in waiting]
-    reasons = reasons_of(view.problem, ConfigTable.of(tiles), view.gpu, kernel.tile_names)
+    reasons = reasons_of(view.known, ConfigTable.of(tiles), view.gpu, kernel.tile_names)
     for i, broken in zip(waiting, reasons, strict=True):
         fates[i] = (Fate.ILLEGAL, "; ".join(broken))
 
 
 def advice(kernel: Autotuner, view: View, config: Any, position: int, reason: str) -> str:
     """Return what to change in a configuration that does not fit, where the reason says it."""
-    if view.table is not None and position in view.kept and isinstance(view.problem, Gemm):
+    if view.table is not None and position in view.kept and view.known is not None:
         assert view.gpu is not None
         assert kernel.tile_names is not None
         tile = view.table.configs[view.kept.index(position)]
-        near = suggestion(view.problem, tile, view.gpu, kernel.tile_names)
+        near = suggestion(view.known, tile, view.gpu, kernel.tile_names)
         return "" if near is None else f"; one that fits: {near}"
     found = re.search(r"Required: (\d+), Hardware limit: (\d+)", reason)
     if found is None:

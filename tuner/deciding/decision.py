@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfmodel.families import TileProblem
 from perfmodel.hardware.gpu import Gpu
-from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import ConfigTable
 from tuner.deciding.accounting import Fate
 from tuner.deciding.binding import NotKnown
@@ -50,11 +50,16 @@ class View:
     ``scores`` belong to the tiles of ``table``, whose configurations are those at ``kept``.
     """
 
-    problem: Gemm | NotKnown | None
+    problem: TileProblem | NotKnown | None
     gpu: Gpu | None
     table: ConfigTable | None = None
     kept: tuple[int, ...] = ()
     scores: Any = None
+
+    @property
+    def known(self) -> TileProblem | None:
+        """The problem, where it is one that the model ranks."""
+        return None if isinstance(self.problem, NotKnown) else self.problem
 
     @property
     def ranks(self) -> bool:

@@ -6,27 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfmodel.errors import PerfmodelError
+from perfmodel.families import TileProblem, family_of
 from perfmodel.hardware.gpu import Gpu
-from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import ConfigTable, TileConfig
-from perfmodel.tiling.legality import MAXNREG_MIN, check, nearest_legal
+from perfmodel.tiling.legality import MAXNREG_MIN
 from tuner.deciding.tiles import TileNames
 
 
 def reasons_of(
-    problem: Gemm, table: ConfigTable, gpu: Gpu, names: TileNames
+    problem: TileProblem, table: ConfigTable, gpu: Gpu, names: TileNames
 ) -> list[tuple[str, ...]]:
     """Return every limit that each tile breaks, in the kernel's names; empty for a legal one."""
     return [
         tuple(names.spoken(str(reason)) for reason in reasons)
-        for reasons in check(problem, table, gpu)
+        for reasons in family_of(problem).check(problem, table, gpu)
     ]
 
 
-def suggestion(problem: Gemm, tile: TileConfig, gpu: Gpu, names: TileNames) -> str | None:
+def suggestion(problem: TileProblem, tile: TileConfig, gpu: Gpu, names: TileNames) -> str | None:
     """Return a configuration near ``tile`` that fits, as it would be typed; ``None`` for none."""
     try:
-        near = nearest_legal(problem, tile, gpu)
+        near = family_of(problem).nearest(problem, tile, gpu)
     except PerfmodelError:
         return None
     return None if near is None else str(names.config(near))

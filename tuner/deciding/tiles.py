@@ -9,7 +9,13 @@ from perfmodel.errors import InvalidConfigError, UnknownNameError, closest
 from perfmodel.tiling.config import PARAMETERS, ConfigTable, TileConfig, parameter_of
 from tuner import triton_api
 
-_BLOCKS = ("block_m", "block_n", "block_k")
+_BLOCKS: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("block_m", "block_n", "block_k"),
+    "attention": ("block_m", "block_n"),
+    "moe": ("block_m", "block_n", "block_k"),
+}
+"""The blocks that a family's kernels are cut into."""
+
 _NEUTRAL = {"group_m": 1, "split_k": 1}
 """What a kernel without such a parameter does: tiles row by row, K in one piece."""
 
@@ -24,6 +30,7 @@ class TileNames:
         arg_names: its arguments.
         configs: the user's configurations, empty where they are to be made.
         names: tile parameters to this kernel's own names, where they differ.
+        family: of the kernel.
 
     Raises:
         UnknownNameError: a block size has no name, or ``names`` has one that is nowhere.
@@ -35,10 +42,12 @@ class TileNames:
         arg_names: Sequence[str],
         configs: Sequence[Any],
         names: Mapping[str, str],
+        family: str = "gemm",
     ) -> None:
+        self._blocks = blocks = _BLOCKS[family]
         known = list(dict.fromkeys([*(n for c in configs for n in c.kwargs), *arg_names]))
         self.of_parameter: dict[str, str] = {}
-        for parameter in (*_BLOCKS, *_NEUTRAL):
+        for parameter in (*blocks, *_NEUTRAL):
             given = names.get(parameter)
             if given is not None and given not in known:
                 raise UnknownNameError(
@@ -48,16 +57,16 @@ class TileNames:
             found = given or next((n for n in known if parameter_of(n) == parameter), None)
             if found is not None:
                 self.of_parameter[parameter] = found
-            elif parameter in _BLOCKS:
+            elif parameter in blocks:
                 near = closest(parameter, known) or closest(parameter.upper(), known)
                 raise UnknownNameError(
-                    f"family 'gemm' needs a config name for {parameter} (such as "
+                    f"family {family!r} needs a config name for {parameter} (such as "
                     f"{parameter.upper()} or BLOCK_SIZE_{parameter[-1].upper()}) and {kernel} has "
                     f"none{near}; rename it or say names={{{parameter!r}: ...}}; "
                     f"it has: {', '.join(known)}"
                 )
         for position, config in enumerate(configs):
-            for parameter in _BLOCKS:
+            for parameter in blocks:
                 name = self.of_parameter[parameter]
                 if name not in config.kwargs and name not in arg_names:
                     raise UnknownNameError(
@@ -78,7 +87,7 @@ class TileNames:
             InvalidConfigError: a value is missing or no positive integer.
         """
         values: dict[str, Any] = {}
-        for parameter in (*_BLOCKS, *_NEUTRAL):
+        for parameter in (*self._blocks, *_NEUTRAL):
             name = self.of_parameter.get(parameter)
             value = None if name is None else config.kwargs.get(name, call.get(name))
             if value is None and parameter in _NEUTRAL:
@@ -93,6 +102,10 @@ class TileNames:
         mine = set(self.of_parameter.values())
         extras = tuple(sorted((n, v) for n, v in config.kwargs.items() if n not in mine))
         return TileConfig(**values, extras=extras)
+
+    def can_take(self, tile: TileConfig) -> bool:
+        """Whether this kernel has what a tile asks for: without ``split_k`` it splits nothing."""
+        return tile.split_k == 1 or "split_k" in self.of_parameter
 
     def config(self, tile: TileConfig) -> Any:
         """Return a tile as a Triton configuration in this kernel's names."""

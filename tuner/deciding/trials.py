@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.dataset.outcome import Outcome
-from perfmodel.problems.gemm import Gemm
 from tuner import devices, keys
 from tuner.deciding.arguments import NOTHING, Access, Snapshot, access_of, everything
 from tuner.deciding.decide import shipped_predictor
@@ -191,17 +190,17 @@ def expected_us(session: Session) -> dict[int, float]:
     """The model's times by position, where the device is the one that it predicts for."""
     view = session.decision.view
     measured_here = session.kernel.own_do_bench is None and session.device.identity.gpu is not None
-    if not (view.ranks and measured_here and isinstance(view.problem, Gemm)):
+    if not (view.ranks and measured_here and view.known is not None):
         return {}
     if view.gpu is None or view.gpu.name != session.device.identity.gpu:
         return {}
-    times = shipped_predictor().latency_us(view.problem, view.gpu, view.table)
+    times = shipped_predictor().latency_us(view.known, view.gpu, view.table)
     return {i: float(t) for i, t in zip(view.kept, times, strict=True) if t < float("inf")}
 
 
 def floor_of(session: Session) -> float | None:
     """The shortest time that the device allows, where it and the problem are known."""
     view, known = session.decision.view, session.device.identity.gpu
-    if not isinstance(view.problem, Gemm) or view.gpu is None or view.gpu.name != known:
+    if view.known is None or view.gpu is None or view.gpu.name != known:
         return None
-    return floor_us(view.problem, view.gpu)
+    return floor_us(view.known, view.gpu)
