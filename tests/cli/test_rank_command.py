@@ -44,8 +44,8 @@ def test_the_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert list(found) == [
-        "schema", "family", "problem", "gpu", "basis", "model", "expected_error", "notes",
-        "considered", "unsure", "candidates", "rejected",
+        "schema", "family", "problem", "gpu", "basis", "model", "expected_error",
+        "ordered_by", "notes", "considered", "unsure", "candidates", "rejected",
     ]  # fmt: skip
     assert found["schema"] == "perfmodel.ranking/1"
     assert found["considered"] == len(found["candidates"]) > 1000

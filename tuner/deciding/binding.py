@@ -248,7 +248,8 @@ def bind(
     if family != CONVENTIONAL:
         raise UnknownNameError(
             f"family {family!r} has no conventional argument names to read {kernel}'s problem by; "
-            f"add problem=, a function of its arguments that returns the {FAMILIES[family].__name__}"
+            "add problem=, a function of its arguments that returns the "
+            f"{FAMILIES[family].__name__}"
         )
     mine = dict(names or {})
     for role in mine:
