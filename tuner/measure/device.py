@@ -48,6 +48,8 @@ class Timing:
     ``samples_us`` holds what was measured, empty unless it ran. ``protocol`` names how, with its
     version (``events-1``): times of different protocols are never compared. ``traceback`` is the
     text of one, where the configuration raised: no exception is kept, since it holds arguments.
+    ``method`` is ``events`` or ``cuda_graph``, where the protocol chooses for each launch, and
+    ``launches`` how many each sample is the mean of.
     """
 
     outcome: Outcome
@@ -55,6 +57,8 @@ class Timing:
     samples_us: tuple[float, ...] = ()
     reason: str | None = None
     traceback: str | None = None
+    method: str | None = None
+    launches: int = 1
 
     @property
     def median_us(self) -> float | None:

@@ -166,6 +166,18 @@ class Nvml:
             missing=missing,
         )
 
+    def processes(self, index: int) -> int | None:
+        """Return how many processes compute on device ``index``; ``None`` if it does not say."""
+        lib = self._lib
+        ask = _Asker({})
+        handle = ask("handle", lambda: lib.nvmlDeviceGetHandleByIndex(index))
+        if handle is None:
+            return None
+        found: int | None = ask(
+            "processes", lambda: len(lib.nvmlDeviceGetComputeRunningProcesses(handle))
+        )
+        return found
+
     def slices(self, index: int) -> tuple[str, ...]:
         """Return the UUIDs of the MIG slices of device ``index``; none where it has none."""
         lib = self._lib

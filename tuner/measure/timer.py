@@ -51,6 +51,14 @@ class Stopwatch(Protocol):
         """Give memory back."""
 
 
+@runtime_checkable
+class Choosing(Protocol):
+    """A stopwatch that chooses for each launch how to time it."""
+
+    def how(self, launch: Callable[[], object]) -> tuple[str, int]:
+        """Return ``events`` or ``cuda_graph``, and how many launches each sample is the mean of."""
+
+
 class CudaEvents:
     """Two events around each launch; the flush lies outside them. Waits once, at the end.
 
@@ -198,7 +206,10 @@ class TimerDevice:
         if time.monotonic() > until and len(found) < min(samples, 2):
             reason = f"took longer than {limit_s:g} s"
             return Timing(Outcome.TIMEOUT, self.protocol, reason=reason)
-        return Timing(Outcome.OK, self.protocol, tuple(found))
+        method, launches = None, 1
+        if isinstance(self._stopwatch, Choosing):
+            method, launches = self._stopwatch.how(launch)
+        return Timing(Outcome.OK, self.protocol, tuple(found), method=method, launches=launches)
 
     def close(self) -> None:
         """Give memory back."""

@@ -6,11 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-MEDIAN_OVER_MEAN = 1.2533
-"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
-
-DEVIATION_OVER_MAD = 1.4826
-"""Standard deviation over median absolute deviation, for normal noise."""
+from tuner.measure.interval import DEVIATION_OVER_MAD, MEDIAN_OVER_MEAN
 
 FEW = 3.0
 """A deviation from few degrees of freedom is often far too small: by how much it is raised, over
