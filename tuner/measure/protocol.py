@@ -36,10 +36,10 @@ class TimingProtocol:
     """
 
     l2: L2State = "cold"
-    interval: float = 0.005
+    interval: float = 0.004
     confidence: float = 0.95
     samples_min: int = 10
-    samples_max: int = 1000
+    samples_max: int = 1500
     warm_up_s: float = 0.5
     steady: float = 0.02
     retries: int = 2
@@ -47,7 +47,7 @@ class TimingProtocol:
     graph_below_us: float = 50.0
     graph_span_us: float = 500.0
     graph_launches_max: int = 128
-    reference_samples: int = 200
+    reference_samples: int = 300
     drift_max: float = 0.01
 
     def __post_init__(self) -> None:
