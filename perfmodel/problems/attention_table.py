@@ -20,9 +20,11 @@ LSE_BYTES = 4.0
 """The log of a row's sum, kept in fp32 for the backward pass."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionTable:
     """N problems and the M groups of equal sequences they are made of.
+
+    A table is equal to itself alone, so that what was worked out for it can be kept.
 
     ``q_len``, ``kv_len`` and ``count`` (sequences of those lengths) have shape (M,); ``owner`` is
     the problem each group belongs to, ascending, ``None`` where every problem is one group. All

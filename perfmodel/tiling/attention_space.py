@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -118,9 +119,15 @@ def attention_rejected(
 
 
 def _grid(problem: AttentionTable, gpu: Gpu) -> ConfigTable:
-    """Every tile in question; the smallest blocks first."""
+    """Every tile in question for such problems."""
     stages = STAGES if gpu.can("cp_async") or gpu.vendor == "amd" else STAGES_WITHOUT_ASYNC_COPY
     splits = SPLITS if heads_share_tile(problem) else (1,)
+    return _tiles(stages, splits)
+
+
+@lru_cache(maxsize=8)
+def _tiles(stages: tuple[int, ...], splits: tuple[int, ...]) -> ConfigTable:
+    """Every combination; the smallest blocks first."""
     return ConfigTable.of(
         TileConfig(m, n, num_warps=warps, num_stages=depth, split_k=split)
         for m, n, warps, depth, split in product(BLOCK_M, BLOCK_N, WARPS, stages, splits)

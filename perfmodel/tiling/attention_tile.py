@@ -10,6 +10,7 @@ one query head, and the loops that give dK, dV and dQ visit the same tiles.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,7 @@ class _Tiles:
         return self.kv - self.q
 
 
+@lru_cache(maxsize=2048)
 def _lengths(p: AttentionTable, block_m: float, block_n: float) -> tuple[float, ...]:
     """CTAs, key tiles that all of them visit, those of the longest, CTAs that share keys."""
     group = float(p.q_heads[0] / p.kv_heads[0])
