@@ -25,14 +25,22 @@ class Described(Protocol):
 def floor_us(problem: Described, gpu: Gpu, family: str = "gemm", *, cold: bool = False) -> float:
     """Return the shortest time that ``gpu`` allows for a problem, microseconds, 0 if unknown.
 
+    As `row_floor_us`, for a problem whose names are the table's.
+    """
+    return row_floor_us(family, problem.to_dict(), gpu, cold=cold)
+
+
+def row_floor_us(family: str, columns: Mapping[str, Any], gpu: Gpu, *, cold: bool = False) -> float:
+    """Return the shortest time that ``gpu`` allows for a row of a measurement table, microseconds.
+
     The same bounds as the gates on imported measurements: operations at the dense peak and highest
-    clock, compulsory bytes; ``cold`` says that the L2 is flushed before each launch.
+    clock, compulsory bytes; ``cold`` says that the L2 is flushed before each launch. 0 if unknown.
     """
     import pandas as pd  # noqa: PLC0415 - slow to import, and not needed to decide by the model
 
     from perfmodel.dataset.bounds import bounds_us  # noqa: PLC0415 - as above
 
-    row = problem.to_dict() | {"family": family, "l2_state": "cold" if cold else "warm"}
+    row = dict(columns) | {"family": family, "l2_state": "cold" if cold else "warm"}
     found = bounds_us(gpu, pd.DataFrame([row]), {})
     return float(max(bound[0] for bound in found.values()))
 

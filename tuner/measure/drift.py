@@ -50,6 +50,10 @@ class DriftTrack:
         error = median_error(samples_us)
         self._checks.append(Check(middle, statistics.median(samples_us), error))
 
+    def forget(self, since: int) -> None:
+        """Leave out the checks from number ``since`` on: the device was not itself."""
+        del self._checks[since:]
+
     def between(self, start: int, end: int = -1) -> float:
         """Return how much slower check ``end`` was than check ``start``, relative."""
         return self._checks[end].median_us / self._checks[start].median_us - 1.0

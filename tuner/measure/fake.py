@@ -6,6 +6,7 @@ counter, which `FakeDevice.clock` reads.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ class FakeDevice:
 
     def _drawn(self, config: str, samples: int, fault: Fault | None) -> Sequence[float]:
         if fault is not None and fault.raw_us is not None:
-            self._now_s += 1e-6 * sum(s for s in fault.raw_us if s > 0)  # NaN is not
+            self._now_s += 1e-6 * sum(s for s in fault.raw_us if 0 < s < math.inf)
             return fault.raw_us
         found = []
         for i in range(samples):

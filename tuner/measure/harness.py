@@ -104,11 +104,13 @@ class Harness:
         attempts = 0
         while True:
             attempts += 1
+            checks = len(self._track.checks)
             found = self._attempt(trial, floor_us, until, settings, checked=checked)
             worth = bool(RETRIED & set(found.flags)) or found.outcome is Outcome.IMPLAUSIBLE
             left_s = until - self.clock()
             if not worth or attempts > settings.retries or left_s <= settings.cool_down_s:
                 return replace(found, attempts=attempts)
+            self._track.forget(checks)
             self.wait(settings.cool_down_s)
 
     def check_drift(self) -> float | None:

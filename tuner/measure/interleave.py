@@ -106,7 +106,7 @@ def race(
         for at in reversed(order):
             back = at.turn(device, floor_us, limit_each_s)
             if at.there is not None and back is not None:
-                at.laps.append((math.log(at.there) + math.log(back)) / 2.0)
+                at.laps.append(math.log((at.there + back) / 2.0))
         laps += 1
         left = [at for at in left if at.failure is None]
         if laps >= LAPS_MIN:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tuner.measure.device import Timing
 from tuner.measure.gauges import CAPPED, reasons
 from tuner.measure.gauges import THROTTLED as SLOWED
+from tuner.measure.interval import DEVIATION_OVER_MAD
 from tuner.measure.measurement import (
     CONTENDED,
     LAUNCH_BOUND,
@@ -22,7 +23,9 @@ from tuner.measure.nvml import Reading
 from tuner.measure.protocol import TimingProtocol
 
 STALLED = 1.5
-"""A sample so many times the median has waited for something."""
+STALLED_DEVIATIONS = 6.0
+"""A sample so many times the median, and so many robust deviations above it, has waited for
+something: noise alone makes none."""
 
 STALLS_SHARE = 0.02
 """Of all samples, from which stalls are told."""
@@ -76,7 +79,9 @@ def _stalled(samples_us: Sequence[float]) -> float:
     if len(samples_us) < SAMPLES_FEW:
         return 0.0
     middle = statistics.median(samples_us)
-    return sum(s > STALLED * middle for s in samples_us) / len(samples_us)
+    deviation = DEVIATION_OVER_MAD * statistics.median(abs(s - middle) for s in samples_us)
+    limit = max(STALLED * middle, middle + STALLED_DEVIATIONS * deviation)
+    return sum(s > limit for s in samples_us) / len(samples_us)
 
 
 def _is_tight(samples_us: Sequence[float], evidence: Evidence, protocol: TimingProtocol) -> bool:
