@@ -11,6 +11,7 @@ import hashlib
 import multiprocessing
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.dataset.schema import SCHEMA_VERSION
@@ -27,6 +28,12 @@ from tuner.collect.keys import measurement_key
 from tuner.collect.lock import hold
 from tuner.collect.plan_file import Item, Plan
 from tuner.collect.shard import SUFFIX, Header, Row, ShardWriter
+from tuner.compiling.cpus import available_cpus
+
+if TYPE_CHECKING:
+    from tuner.collect.kernels import Case, Launched, Variant
+
+L = TypeVar("L", Item, "Case")
 
 Tell = Callable[[int, int, str], None]
 """Called with how many binaries are done, of how many, and which was last."""
@@ -83,7 +90,7 @@ def compile_plan(
     from tuner.collect import kernels  # noqa: PLC0415 - loads Triton
     from tuner.compile import compute_capability  # noqa: PLC0415 - as above
 
-    processes = len(os.sched_getaffinity(0)) if processes is None else processes
+    processes = available_cpus() if processes is None else processes
     if processes < 1:
         raise UsageError(f"processes is {processes}; use a whole number of at least 1")
     compute_capability(plan.architecture)
@@ -101,9 +108,7 @@ def compile_plan(
         before = {row.key: row for row in ledger.done if not row.outcome.ran}
         todo = [v for v in variants if measurement_key(v.text) not in before]
         tally = _Tally(len(variants), len(variants) - len(todo), tell)
-        tasks = [(v.item, v.number, plan.architecture) for v in todo]
-        for at, found in _in_processes(tasks, processes):
-            variant = todo[at]
+        for variant, found in compile_variants(todo, plan.architecture, processes):
             if not found.outcome.ran:
                 row = Row(
                     variant.item.number, measurement_key(variant.text), found.outcome,
@@ -126,7 +131,30 @@ def compile_plan(
     )
 
 
-def compile_one(item: Item, number: int, architecture: str) -> Compiled:
+def compile_variants(
+    variants: Sequence[Variant[L]],
+    architecture: str,
+    processes: int,
+    *,
+    niceness: int = 0,
+    wanted: Callable[[Variant[L]], bool] = lambda _variant: True,
+) -> Iterator[tuple[Variant[L], Compiled]]:
+    """Compile binaries in their order, and yield each with its result as it comes.
+
+    Args:
+        variants: what to compile.
+        architecture: for which, such as ``sm_90``.
+        processes: at once.
+        niceness: how far these give way to others of this machine.
+        wanted: asked just before a binary is started; what is no longer wanted is left out.
+    """
+    tasks = [(v.item, v.number, architecture) for v in variants]
+    found = _in_processes(tasks, processes, niceness, lambda at: wanted(variants[at]))
+    for at, result in found:
+        yield variants[at], result
+
+
+def compile_one(item: Launched, number: int, architecture: str) -> Compiled:
     """Compile launch ``number`` of an item, or find it in Triton's cache."""
     from tuner.collect.kernels import launches_of  # noqa: PLC0415 - loads Triton
     from tuner.compile import compile_launch  # noqa: PLC0415 - as above
@@ -161,38 +189,45 @@ class _Tally:
             self._tell(self._done, self._total, item.problem.origin)
 
 
-Task = tuple[Item, int, str]
+Task = tuple["Launched", int, str]
 
 
-def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Compiled]]:
+def _in_processes(
+    tasks: Sequence[Task],
+    processes: int,
+    niceness: int = 0,
+    wanted: Callable[[int], bool] = lambda _at: True,
+) -> Iterator[tuple[int, Compiled]]:
     """Yield each task's result as it comes.
 
     A compiler that takes its process down, or hangs, takes the pool with it: what was under way is
     then tried again, each alone, and what does so alone is a failure.
     """
-    left = list(range(len(tasks)))
+    left = deque(range(len(tasks)))
     while left:
         running: dict[Future[Compiled], int] = {}
         try:
-            with _pool(min(processes, len(left))) as pool:
+            with _pool(min(processes, len(left)), niceness) as pool:
                 while left or running:
                     while left and len(running) < IN_FLIGHT * processes:
-                        at = left.pop(0)
+                        at = left.popleft()
+                        if not wanted(at):
+                            continue
                         running[pool.submit(compile_one, *tasks[at])] = at
                     finished = wait(running, LIMIT_S, return_when=FIRST_COMPLETED).done
-                    if not finished:
+                    if running and not finished:
                         _end(pool)
                     for future in finished:
                         result = future.result()
                         yield running.pop(future), result
         except BrokenProcessPool:
             for at in sorted(running.values()):
-                yield at, _alone(tasks[at])
+                yield at, _alone(tasks[at], niceness)
 
 
-def _alone(task: Task) -> Compiled:
+def _alone(task: Task, niceness: int) -> Compiled:
     try:
-        with _pool(1) as pool:
+        with _pool(1, niceness) as pool:
             future = pool.submit(compile_one, *task)
             if not wait([future], LIMIT_S).done:
                 _end(pool)
@@ -209,17 +244,19 @@ def _end(pool: ProcessPoolExecutor) -> None:
         process.kill()
 
 
-def _pool(processes: int) -> ProcessPoolExecutor:
+def _pool(processes: int, niceness: int) -> ProcessPoolExecutor:
     # Not fork: the compiler starts threads, which a forked child would be without.
     return ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=_end_with_parent,
+        initializer=_give_way_and_end_with_parent,
+        initargs=(niceness,),
     )
 
 
-def _end_with_parent() -> None:
+def _give_way_and_end_with_parent(niceness: int) -> None:
     """See that this process does not outlive the one that wants its results."""
+    os.nice(niceness)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perfmodel.tiling.config import TileConfig
 from tuner.collect import table_columns
@@ -19,21 +19,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Variant:
+class Case:
+    """A kernel on a problem, whether or not the measurement table could hold it."""
+
+    kernel: str
+    problem: Any
+    config: TileConfig
+
+
+Launched = Item | Case
+"""What names launches: an item of a plan, or a case."""
+
+L = TypeVar("L", Item, Case)
+
+
+@dataclass(frozen=True)
+class Variant(Generic[L]):
     """A binary that an item launches: launch ``number`` of its plan; equal texts, equal binary."""
 
-    item: Item
+    item: L
     number: int
     text: str
 
 
-def launches_of(item: Item) -> Plan:
+def launches_of(item: Launched) -> Plan:
     """Return what runs to measure an item.
 
     Raises:
         InvalidProblemError: the kernel does not compute such problems.
         NotInstalledError: Triton is absent.
     """
+    if isinstance(item, Case):
+        return catalog.find(item.kernel).planned(item.problem, item.config)
     kernel = catalog.find(item.problem.kernel)
     return kernel.planned(problem_of(item.problem), config_of(item.config))
 
@@ -53,18 +70,25 @@ def config_of(planned: PlannedConfig) -> TileConfig:
     return TileConfig(**planned.values, extras=tuple(sorted(planned.extras.items())))
 
 
-def variants_of(items: Iterable[Item]) -> Sequence[Variant]:
+def variants_of(items: Iterable[L]) -> Sequence[Variant[L]]:
     """Return the binaries that items launch, each once, in order of first use.
 
-    An item that its kernel refuses, or that launches nothing, needs none.
+    An item that launches nothing needs none.
     """
-    found: dict[str, Variant] = {}
+    found: dict[str, Variant[L]] = {}
     for item in items:
-        for number, launch in enumerate(launches_of(item).launches):
-            if launch.programs:
-                text = _text(launch)
-                found.setdefault(text, Variant(item, number, text))
+        for variant in binaries_of(item):
+            found.setdefault(variant.text, variant)
     return list(found.values())
+
+
+def binaries_of(item: L) -> list[Variant[L]]:
+    """Return the binaries that one item launches, in order."""
+    return [
+        Variant(item, number, _text(launch))
+        for number, launch in enumerate(launches_of(item).launches)
+        if launch.programs
+    ]
 
 
 def source_hashes(items: Iterable[Item]) -> dict[str, str]:

@@ -1,0 +1,48 @@
+"""``python -m tuner.collect.session``: what ``scripts/measure_gpu.sh`` runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from perfmodel.errors import PerfmodelError
+from tuner.collect.session.run import HUNG_S, Options, run_session
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a session; 0 if every step that was started ended as it should."""
+    parser = argparse.ArgumentParser(
+        prog="measure_gpu.sh",
+        description="Measure on one GPU for so many minutes: correctness, ceilings, attention, "
+        "decode, gemm, moe. Steps whose time does not come are dropped from the end.",
+    )
+    parser.add_argument(
+        "--minutes", type=float, required=True, help="after which it ends by itself"
+    )
+    parser.add_argument("--out", type=Path, default=Path("measured"), help="folder for the results")
+    parser.add_argument("--device", default="cuda", help="cuda or cuda:1")
+    parser.add_argument(
+        "--work", type=Path, help="folder for rows on the way; kept, and gone on with the next time"
+    )
+    parser.add_argument("--rehearse", action="store_true", help="made-up times, no GPU needed")
+    parser.add_argument("--gpu", help="with --rehearse: the device to plan for")
+    parser.add_argument("--fail", metavar="STEP", help="with --rehearse: a step to lose")
+    parser.add_argument("--hung-s", type=float, default=HUNG_S, help="after which a launch hangs")
+    given = parser.parse_args(arguments)
+    options = Options(
+        given.minutes, given.out, given.device, given.gpu, given.work, given.rehearse, given.fail,
+        given.hung_s,
+    )  # fmt: skip
+    try:
+        ends = run_session(options, lambda line: print(line, flush=True))
+    except PerfmodelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return int(any(end.state == "failed" for end in ends))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
