@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.options import CacheFolder
+
 if TYPE_CHECKING:
     from tuner.store.schema import Table
     from tuner.store.store import Store
@@ -19,14 +21,6 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 _SHOWN = 40
 """Rows of a table shown unless all are asked for."""
 
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        "--cache",
-        help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
-        show_default=False,
-    ),
-]
 Kernel = Annotated[
     str | None, typer.Option(metavar="HASH", help="Only this kernel: the start of its hash.")
 ]
@@ -38,14 +32,14 @@ def root() -> None:
 
 
 @app.command()
-def path(cache: Folder = None) -> None:
+def path(cache: CacheFolder = None) -> None:
     """Print the store's file."""
     typer.echo(str(_store(cache).path))
 
 
 @app.command()
 def show(
-    cache: Folder = None,
+    cache: CacheFolder = None,
     kernel: Kernel = None,
     every: Annotated[bool, typer.Option("--all", help="Every row.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -79,7 +73,7 @@ def show(
 @app.command("explain-lookup")
 def explain_lookup(
     kernel: Annotated[str, typer.Argument(metavar="HASH", help="The start of a kernel's hash.")],
-    cache: Folder = None,
+    cache: CacheFolder = None,
 ) -> None:
     """Say for every measurement of a kernel whether this installation would use it, or why not."""
     from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
@@ -109,7 +103,7 @@ def explain_lookup(
 @app.command("export")
 def export_rows(
     out: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Where to write.")],
-    cache: Folder = None,
+    cache: CacheFolder = None,
 ) -> None:
     """Write everything as JSON lines, to import elsewhere."""
     from perfmodel.files import atomic_path  # noqa: PLC0415 - start-up time
@@ -126,7 +120,7 @@ def export_rows(
 @app.command("import")
 def import_rows(
     file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="What `export` wrote.")],
-    cache: Folder = None,
+    cache: CacheFolder = None,
 ) -> None:
     """Take rows that another store exported; lines that make no sense are named and left out."""
     from perfmodel.errors import RunFailedError, UsageError  # noqa: PLC0415 - start-up time
@@ -155,7 +149,7 @@ def import_rows(
 
 @app.command()
 def clear(
-    cache: Folder = None,
+    cache: CacheFolder = None,
     kernel: Kernel = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -174,7 +168,7 @@ def clear(
 
 
 @app.command()
-def doctor(cache: Folder = None) -> None:
+def doctor(cache: CacheFolder = None) -> None:
     """Check the store from end to end, and say what keeps it from being used."""
     from perfmodel.errors import RunFailedError  # noqa: PLC0415 - start-up time
     from tuner.store.location import file_system, is_network, why_here  # noqa: PLC0415 - as above

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perfmodel.cli.gemm_options import AsJson, Device
+from perfmodel.cli.options import CacheFolder
 from perfmodel.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -49,13 +49,7 @@ def compile_kernel(
     limit_s: Annotated[
         float, typer.Option("--limit", min=0.1, help="Seconds for one configuration.")
     ] = 60.0,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
-            show_default=False,
-        ),
-    ] = None,
+    cache: CacheFolder = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Compile even what is stored; store nothing.")
     ] = False,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.options import CacheFolder
+
 if TYPE_CHECKING:
     from perfmodel.dataset.pull import Advance
     from perfmodel.dataset.registry import Dataset
@@ -18,13 +20,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, check and summarise measurements.")
 
-Cache = Annotated[
-    Path | None,
-    typer.Option(
-        "--cache", help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
-        show_default=False,
-    ),
-]  # fmt: skip
 _PIPE_WIDTH = 160
 """Columns of a table that is not shown on a terminal."""
 
@@ -35,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
-def list_command(cache: Cache = None, as_json: AsJson = False) -> None:
+def list_command(cache: CacheFolder = None, as_json: AsJson = False) -> None:
     """List the known datasets and what is imported of them."""
     from perfmodel.dataset import store  # noqa: PLC0415 - pandas loads only when needed
 
@@ -62,7 +57,7 @@ def pull(
             show_default=False,
         ),
     ] = None,
-    cache: Cache = None,
+    cache: CacheFolder = None,
     force: Annotated[bool, typer.Option("--force", help="Import again.")] = False,
     wheel: Annotated[
         Path | None,
@@ -98,7 +93,7 @@ def pull(
 @app.command()
 def check(
     name: Annotated[str | None, typer.Argument(help="A dataset; all imported by default.")] = None,
-    cache: Cache = None,
+    cache: CacheFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Check imported tables and print what the quality gates dropped, and why."""
@@ -127,7 +122,7 @@ def check(
 @app.command()
 def stats(
     name: Annotated[str | None, typer.Argument(help="A dataset; all imported by default.")] = None,
-    cache: Cache = None,
+    cache: CacheFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Count problems, configurations and outcomes by device and data type."""

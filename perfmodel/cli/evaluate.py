@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.options import CacheFolder
 from perfmodel.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -44,13 +45,7 @@ def evaluate(
             help="Also plot predicted against measured times of gemm-kfold (.png, .svg, .pdf)."
         ),
     ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
-            show_default=False,
-        ),
-    ] = None,
+    cache: CacheFolder = None,
 ) -> None:
     """Run evaluation protocols: our models and every baseline on the same rows."""
     from perfmodel.evaluate import gemm, protocols, records  # noqa: PLC0415 - start-up time

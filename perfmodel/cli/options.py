@@ -45,6 +45,14 @@ Top = Annotated[
     ),
 ]
 ShowAll = Annotated[bool, typer.Option("--all", help="Show all.")]
+CacheFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
+        show_default=False,
+    ),
+]
 Backend = Annotated[
     str | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfmodel.cli.options import make_predictor
+from perfmodel.cli.options import CacheFolder, make_predictor
 from perfmodel.cli.progress import Say, Tell, show_progress
 
 if TYPE_CHECKING:
@@ -47,13 +47,7 @@ def report(
         bool,
         typer.Option("--quick", help="A rough look: a tenth of the trees, part of the problems."),
     ] = False,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
-            show_default=False,
-        ),
-    ] = None,
+    cache: CacheFolder = None,
 ) -> None:
     """Write a report: rooflines, predicted against measured, errors by GPU and size, intervals.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from perfmodel.cli.options import CacheFolder
 from perfmodel.cli.progress import show_progress
 
 app = typer.Typer(no_args_is_help=True, help="Train a model from imported measurements.")
@@ -41,13 +42,7 @@ def gemm(
     model: Annotated[
         Path | None, typer.Option(help="With --adapt: the model to correct. Default: the shipped.")
     ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
-            show_default=False,
-        ),
-    ] = None,
+    cache: CacheFolder = None,
 ) -> None:
     """Train the GEMM model from all imported measurements, its accuracy from grouped folds."""
     from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
@@ -78,13 +73,7 @@ def shape(
             show_default=False,
         ),
     ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
-            show_default=False,
-        ),
-    ] = None,
+    cache: CacheFolder = None,
 ) -> None:
     """Train the model of a family's library kernels; intervals from sites and GPUs left out."""
     from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
@@ -123,13 +112,7 @@ def tiles(
             show_default=False,
         ),
     ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Cache folder; else PERFMODEL_CACHE_DIR, else the user's own.",
-            show_default=False,
-        ),
-    ] = None,
+    cache: CacheFolder = None,
 ) -> None:
     """Train the order of a family's tiles from autotuning winners."""
     from perfmodel.errors import UsageError  # noqa: PLC0415 - start-up time
