@@ -81,6 +81,7 @@ def ranking(
     configs: ConfigTable,
     found: Launches,
     log_s: Array,
+    by_time: NDArray[np.intp],
     first: Prediction,
     *,
     basis: NDArray[Any],
@@ -88,17 +89,18 @@ def ranking(
     top: int | None,
     order: TileOrder | None = None,
 ) -> Ranking:
-    """Put configurations in the order of their log seconds, ``inf`` for what cannot run.
+    """Put configurations in order.
 
     Args:
-        configs, found, log_s: what was asked, a row each.
+        configs, found, log_s: what was asked, a row each; ``inf`` for what cannot run.
+        by_time: the rows in order.
         first: the answer for the fastest.
         basis: of each row's time, as words.
         refused: configurations with what is wrong with them; no reasons for those that can run.
         top: keep only that many.
         order: trees that know winners and no times, where they made the order.
     """
-    by_time = np.argsort(log_s, kind="stable")[: int(np.isfinite(log_s).sum())]
+    by_time = by_time[: int(np.isfinite(log_s).sum())]
     latency_us = np.exp(log_s) * 1e6
     slowdown = latency_us / latency_us[by_time[0]]
     unsure = int((slowdown[by_time] <= 1 + typical_error(first)).sum())

@@ -152,8 +152,9 @@ class Predictor:
         family = family_of(problem)
         table = family.candidates(problem, device) if configs is None else _as_table(configs)
         found = self.launches_of(problem, table, device)
-        log_s, measured, order = self._ordered_log_seconds(problem, table, found)
-        best = table.configs[int(np.argsort(log_s, kind="stable")[0])]
+        log_s, measured, standing = self._ordered_log_seconds(problem, table, found)
+        by_time = np.lexsort((standing.score, log_s))
+        best = table.configs[int(by_time[0])]
         launch = self._launch(problem, best, device)
         refused: list[tuple[TileConfig, tuple[Rejection, ...]]] = []
         if with_rejected and configs is None:
@@ -164,11 +165,12 @@ class Predictor:
             table,
             found,
             log_s,
+            by_time,
             self._answer(problem, best, launch),
             basis=np.where(measured, "measured", basis_of(self.model_for(device), launch)),
             refused=refused,
             top=top,
-            order=order,
+            order=standing.order,
         )
 
     def decide(self, problem: TileProblem, gpu: Gpu | str | Path, configs: ConfigTable) -> int:
@@ -321,11 +323,12 @@ class Predictor:
 
     def _ordered_log_seconds(
         self, problem: TileProblem, configs: ConfigTable, found: Launches
-    ) -> tuple[Array, NDArray[np.bool_], TileOrder | None]:
-        """Log seconds whose order is the ranking's, which were measured, and who else ordered.
+    ) -> tuple[Array, NDArray[np.bool_], _Standing]:
+        """Log seconds whose order is the ranking's, which were measured, and how all stand.
 
         Where the ordering overrules the predicted times, a place takes at least the time of the
-        place before it, so that a list in order never shows times out of order.
+        place before it, so that a list in order never shows times out of order; equal times then
+        come by the score.
         """
         standing = self._standing(problem, configs, found, shortlist=False)
         score, log_s = standing.score, standing.log_s
@@ -338,7 +341,7 @@ class Predictor:
                 known_us = self._measured_us(problem, configs.configs[row], found.gpu)
                 if known_us is not None:
                     log_s[row], measured[row] = np.log(known_us * 1e-6), True
-        return log_s, measured, standing.order
+        return log_s, measured, standing
 
     def _measured_us(self, problem: TileProblem, config: TileConfig, gpu: Gpu) -> float | None:
         """Ask the measured table, which knows matrix products."""

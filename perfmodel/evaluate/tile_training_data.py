@@ -69,11 +69,13 @@ class Kind:
     load: Callable[[str | Path | None, Tell], TileData]
     spec: TrainSpec
     per_tile: int = 0
+    vendors: tuple[str, ...] = ()
+    """Whose other architectures are answered too: `moe-near-best` has whole GPUs left out."""
 
 
 KINDS: Mapping[str, Kind] = {
     "attention": Kind(_attention, ATTENTION_SPEC),
-    "moe": Kind(_moe, MOE_SPEC, MOE_PER_TILE),
+    "moe": Kind(_moe, MOE_SPEC, MOE_PER_TILE, ("nvidia",)),
 }
 
 
@@ -113,7 +115,7 @@ def train_tiles(
     return tile_preference(
         name, rows, fit_tiles(rows, kind.spec),
         sources=data.sources, architectures=[load_gpu(gpu).architecture for gpu in gpus],
-        dtypes=SIXTEEN_BITS, rule=PlaceRule(reach_of(rows), kind.per_tile),
+        dtypes=SIXTEEN_BITS, vendors=kind.vendors, rule=PlaceRule(reach_of(rows), kind.per_tile),
         accuracy={"hit": _hits(rows, score)}, spec=kind.spec,
     )  # fmt: skip
 

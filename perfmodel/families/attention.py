@@ -101,7 +101,9 @@ class AttentionFamily:
             problem, configs, found.gpu, found.work, found.estimate, legal
         )
         score = model.score(tile_matrix(columns, len(configs)), configs)
-        return TileOrder(np.where(configs.split_k > 1, score + SPLIT_LAST, score), model)
+        return TileOrder(
+            np.where(configs.split_k > 1, score + SPLIT_LAST, score), model, found.gpu.name
+        )
 
     def notes(self, problem: Attention, config: TileConfig, found: Launches) -> tuple[str, ...]:
         """Return the notes on the single launch of ``found``."""

@@ -106,7 +106,9 @@ class GroupedGemmFamily:
         columns = grouped_gemm_tile_columns(
             problem, configs, found.gpu, found.work, found.estimate, legal
         )
-        return TileOrder(model.score(tile_matrix(columns, len(configs)), configs), model)
+        return TileOrder(
+            model.score(tile_matrix(columns, len(configs)), configs), model, found.gpu.name
+        )
 
     def notes(self, problem: GroupedGemm, config: TileConfig, found: Launches) -> tuple[str, ...]:
         """Return the notes on the single launch of ``found``."""

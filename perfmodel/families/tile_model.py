@@ -20,26 +20,28 @@ class TileOrder:
 
     score: NDArray[np.float64]
     model: TilePreference
+    gpu: str
 
     @property
     def leaders(self) -> int:
         """How many first places hold the best one nine times in ten, as far as was checked."""
-        return self.model.leaders
+        return self.model.leaders(self.gpu)
 
     @property
     def note(self) -> str:
         """What a user should know of an order that says nothing of times."""
-        gpus = ", ".join(self.model.manifest.gpus)
-        return (
-            f"tiles come in the order that winners on {gpus} taught "
+        gpus = self.model.manifest.gpus
+        told = (
+            f"tiles come in the order that winners on {', '.join(gpus)} taught "
             f"({self.model.version}); their times are the estimate's"
         )
+        return told if self.gpu in gpus else f"{told}; none is known on {self.gpu}"
 
 
 def preference_for(family: str, gpu: Gpu, dtype: DType) -> TilePreference | None:
     """Return the trees that know such devices and types, ``None`` where none do."""
     model = shipped_tile_preference(family)
-    if model is None or not model.answers_for(gpu.architecture, dtype.name):
+    if model is None or not model.answers_for(gpu, dtype.name):
         return None
     return model
 

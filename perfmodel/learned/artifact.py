@@ -10,7 +10,7 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -232,6 +232,42 @@ def read_pair(
     except Exception as error:  # a file of another kind can fail anywhere in numpy and zipfile
         raise ModelFileError(f"{trees_name} beside {shown} holds no trees ({error})") from None
     return text, arrays, found
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model of one family: its manifest, arrays and checksum, and what messages call it."""
+
+    text: Mapping[str, Any]
+    arrays: _Arrays
+    sha256: str
+    shown: str
+
+
+def read_named(
+    kind: str, family: str, path: Path | None, *, prefix: str, schema: str, command: str
+) -> Named:
+    """Read the model ``PREFIX-FAMILY.json`` of the package, or the one at ``path``.
+
+    Raises:
+        ModelFileError: a file is missing, truncated, altered, or a model of something else.
+        SchemaMismatchError: trained on other features than this version computes.
+    """
+    folder: Any = files("perfmodel") / "models" if path is None else Path(path).parent
+    name = f"{prefix}-{family}.json" if path is None else Path(path).name
+    shown = name if path is None else str(path)
+    text, arrays, digest = read_pair(
+        name, lambda beside: read_file(folder / beside), shown, schema, f"{command} {family}"
+    )
+    found = text.get("kind"), text.get("family")
+    if found != (kind, family):
+        raise ModelFileError(f"{shown} is a {found[0]} of {found[1]}, not a {kind} of {family}")
+    return Named(text, arrays, digest, shown)
+
+
+def no_manifest(shown: str, kind: str, error: Exception) -> ModelFileError:
+    """Return the error of a manifest whose values are not of the known form."""
+    return ModelFileError(f"{shown} is not a {kind} manifest ({type(error).__name__}: {error})")
 
 
 def read_file(path: Any) -> bytes:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import ModelFileError
-from perfmodel.learned.artifact import NOT_OURS, forest_from, read_file, read_pair, write_pair
+from perfmodel.learned.artifact import NOT_OURS, forest_from, no_manifest, read_named, write_pair
 from perfmodel.learned.intervals import Calibration
 from perfmodel.learned.shape_features import SHAPE_SCHEMA
 from perfmodel.learned.shape_model import ShapeManifest, ShapeModel
@@ -40,24 +39,15 @@ def load_shape_model(family: str, path: Path | None = None) -> ShapeModel:
         ModelFileError: a file is missing, truncated, altered, or a model of something else.
         SchemaMismatchError: trained on other features than this version computes.
     """
-    folder: Any = files("perfmodel") / "models" if path is None else Path(path).parent
-    name = f"shape-{family}.json" if path is None else Path(path).name
-    shown = name if path is None else str(path)
-    text, arrays, digest = read_pair(
-        name, lambda beside: read_file(folder / beside), shown, SHAPE_SCHEMA,
-        f"perfmodel train shape {family}",
-    )  # fmt: skip
+    found = read_named(
+        KIND, family, path, prefix="shape", schema=SHAPE_SCHEMA, command="perfmodel train shape"
+    )
+    arrays, shown = found.arrays, found.shown
     try:
-        if text["kind"] != KIND or text["family"] != family:
-            raise ModelFileError(
-                f"{shown} is a {text['kind']} of {text['family']}, not a {KIND} of {family}"
-            )
-        manifest = _manifest(text)
-        devices = [str(gpu) for gpu in text["devices"]]
+        manifest = _manifest(found.text)
+        devices = [str(gpu) for gpu in found.text["devices"]]
     except NOT_OURS as error:
-        raise ModelFileError(
-            f"{shown} is not a {KIND} manifest ({type(error).__name__}: {error})"
-        ) from None
+        raise no_manifest(shown, KIND, error) from None
     heads: dict[str, Any] = {head: forest_from(arrays, head, shown) for head in HEADS}
     own = {gpu: forest_from(arrays, f"device/{gpu}", shown) for gpu in devices}
     for label, forest in {**heads, **own}.items():
@@ -66,7 +56,7 @@ def load_shape_model(family: str, path: Path | None = None) -> ShapeModel:
                 f"the {label} trees of {shown} take {forest.features} features, "
                 f"its manifest lists {len(manifest.features)}"
             )
-    return ShapeModel(manifest, devices=own, trees_sha256=digest, **heads)
+    return ShapeModel(manifest, devices=own, trees_sha256=found.sha256, **heads)
 
 
 def _manifest(text: Mapping[str, Any]) -> ShapeManifest:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import ModelFileError
-from perfmodel.learned.artifact import NOT_OURS, forest_from, read_file, read_pair, write_pair
+from perfmodel.hardware.gpu import Gpu
+from perfmodel.learned.artifact import NOT_OURS, forest_from, no_manifest, read_named, write_pair
 from perfmodel.learned.forest import Forest
 from perfmodel.learned.tile_columns import OVER_BEST, TILE_SCHEMA
 from perfmodel.tiling.config import ConfigTable
@@ -48,8 +48,9 @@ class PlaceRule:
 class TileManifest:
     """What such trees are; every field goes to their JSON file.
 
-    ``gpus`` are the devices whose winners were learned from, ``architectures`` those they answer
-    for, ``dtypes`` the types that are computed in.
+    ``gpus`` are the devices whose winners were learned from, ``architectures`` theirs, ``dtypes``
+    the types that are computed in. ``vendors`` are those whose other architectures they answer for
+    too, since GPUs left out were answered better than by the estimate alone.
     """
 
     family: str
@@ -60,6 +61,7 @@ class TileManifest:
     gpus: tuple[str, ...]
     architectures: tuple[str, ...]
     dtypes: tuple[str, ...]
+    vendors: tuple[str, ...] = ()
     rule: PlaceRule = PlaceRule()
     accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -78,19 +80,21 @@ class TilePreference:
         """Name of the trees and their training."""
         return self.manifest.version
 
-    @property
-    def leaders(self) -> int:
+    def leaders(self, gpu_name: str) -> int:
         """How many first places held the best `SURE` of the time on held-out problems.
 
-        The most that was checked, where that many did not either.
+        The most that was checked, where that many did not either, and on other devices.
         """
-        hits = self.manifest.accuracy.get("hit", {})
+        hits = self.manifest.accuracy["hit"]
         places = sorted((int(k), share) for k, share in hits.items())
-        return next((k for k, share in places if share >= SURE), places[-1][0] if places else 1)
+        sure = [k for k, share in places if share >= SURE and gpu_name in self.manifest.gpus]
+        return sure[0] if sure else places[-1][0]
 
-    def answers_for(self, architecture: str, dtype: str) -> bool:
+    def answers_for(self, gpu: Gpu, dtype: str) -> bool:
         """Whether it was learned from devices and types such as these."""
-        return architecture in self.manifest.architectures and dtype in self.manifest.dtypes
+        about = self.manifest
+        alike = gpu.architecture in about.architectures or gpu.vendor in about.vendors
+        return alike and dtype in about.dtypes
 
     def score(self, features: Features, configs: ConfigTable) -> Floats:
         """Return what tiles are ordered by, the least first, (N,)."""
@@ -147,27 +151,17 @@ def load_tile_preference(family: str, path: Path | None = None) -> TilePreferenc
         ModelFileError: a file is missing, truncated, altered, or a model of something else.
         SchemaMismatchError: trained on other features than this version computes.
     """
-    folder: Any = files("perfmodel") / "models" if path is None else Path(path).parent
-    name = f"tiles-{family}.json" if path is None else Path(path).name
-    shown = name if path is None else str(path)
-    text, arrays, _ = read_pair(
-        name, lambda beside: read_file(folder / beside), shown, TILE_SCHEMA,
-        f"perfmodel train tiles {family}",
-    )  # fmt: skip
+    found = read_named(
+        KIND, family, path, prefix="tiles", schema=TILE_SCHEMA, command="perfmodel train tiles"
+    )
     try:
-        if text["kind"] != KIND or text["family"] != family:
-            raise ModelFileError(
-                f"{shown} is a {text['kind']} of {text['family']}, not a {KIND} of {family}"
-            )
-        manifest = _manifest(text)
+        manifest = _manifest(found.text)
     except NOT_OURS as error:
-        raise ModelFileError(
-            f"{shown} is not a {KIND} manifest ({type(error).__name__}: {error})"
-        ) from None
-    trees = forest_from(arrays, "order", shown)
+        raise no_manifest(found.shown, KIND, error) from None
+    trees = forest_from(found.arrays, "order", found.shown)
     if trees.features != len(manifest.features):
         raise ModelFileError(
-            f"the trees of {shown} take {trees.features} features, "
+            f"the trees of {found.shown} take {trees.features} features, "
             f"its manifest lists {len(manifest.features)}"
         )
     return TilePreference(manifest, trees)
@@ -187,6 +181,7 @@ def _manifest(text: Mapping[str, Any]) -> TileManifest:
         gpus=words("gpus"),
         architectures=words("architectures"),
         dtypes=words("dtypes"),
+        vendors=words("vendors"),
         rule=PlaceRule(float(text["rule"]["reach"]), int(text["rule"]["per_tile"])),
         accuracy=text["accuracy"],
         libraries=text["libraries"],

@@ -149,6 +149,7 @@ def tile_preference(
     sources: Sequence[Mapping[str, Any]],
     architectures: Sequence[str],
     dtypes: Sequence[str],
+    vendors: Sequence[str],
     rule: PlaceRule,
     accuracy: Mapping[str, Mapping[str, float]],
     spec: TrainSpec,
@@ -157,7 +158,7 @@ def tile_preference(
     gpus = tuple(sorted(set(map(str, rows.gpu))))
     manifest = TileManifest(
         family, TILE_SCHEMA, f"{TILE_SCHEMA}-{family}", rows.names, tuple(sources), gpus,
-        tuple(sorted(set(architectures))), tuple(dtypes), rule, accuracy, library_versions(),
-        asdict(spec),
+        tuple(sorted(set(architectures))), tuple(dtypes), tuple(vendors), rule, accuracy,
+        library_versions(), asdict(spec),
     )  # fmt: skip
     return TilePreference(manifest, trees)
