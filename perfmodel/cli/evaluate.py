@@ -39,6 +39,16 @@ def evaluate(
         bool,
         typer.Option("--quick", help="A rough look: a tenth of the trees, part of the problems."),
     ] = False,
+    parts: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=5,
+            show_default=False,
+            help="shape-sites: hold out only so many of the five parts of the sites in turn, at "
+            "a fifth of the time each. Default: all.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -69,7 +79,8 @@ def evaluate(
             say("a quick look: few trees, part of the problems; figures are not comparable")
         run = protocols.new_run(
             tables, protocols.specs(large=large, quick=quick),
-            only=devices, by_dtype=by_dtype, quick=quick, tell=tell, say=say,
+            only=devices, by_dtype=by_dtype, quick=quick, held_parts=parts,
+            tell=tell, say=say,
         )  # fmt: skip
         for protocol in chosen:
             found += protocol.run(run)

@@ -98,6 +98,7 @@ def new_run(
     only: Sequence[str] = (),
     by_dtype: bool = False,
     quick: bool = False,
+    held_parts: int | None = None,
     tell: Tell | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Run:
@@ -110,5 +111,6 @@ def new_run(
         only=frozenset(only),
         by_dtype=by_dtype,
         quick=quick,
+        held_parts=held_parts,
         say=say or (lambda _line: None),
     )

@@ -42,6 +42,7 @@ class Run:
     only: frozenset[str] = frozenset()  # devices to report; empty for all
     by_dtype: bool = False
     quick: bool = False
+    held_parts: int | None = None  # so many of a protocol's parts of sites; None: all of them
     say: Callable[[str], None] = lambda _line: None
     _refused: set[str] = field(default_factory=set)
 
