@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, bool]] = {
     "step": ("perfmodel.cli.step", False),
     "report": ("perfmodel.cli.report", False),
     "tune": ("perfmodel.cli.tune", True),
+    "bench": ("perfmodel.cli.bench", True),
     "compile": ("perfmodel.cli.compile", False),
     "gpus": ("perfmodel.cli.gpus", True),
     "data": ("perfmodel.cli.data", True),

@@ -23,6 +23,10 @@ LAPS_MIN = 3
 
 LAPS_MAX = 60
 
+FEW = 3.0
+"""A deviation from few degrees of freedom is often far too small: by how much it is raised, over
+their number (as `tuner.search.noise.FEW`)."""
+
 DEVIATIONS = 3.0
 """Standard errors of a difference by which one must be behind to be left out."""
 
@@ -159,11 +163,20 @@ def _levels(runners: Sequence[_Runner]) -> tuple[list[float], float]:
     away = [
         abs(value - level) for values, level in zip(rest, levels, strict=True) for value in values
     ]
-    # Each level took one of the laps' degrees of freedom.
-    free = len(laps) / max(len(laps) - 1, 1)
-    deviation = DEVIATION_OVER_MAD * statistics.median(away) * math.sqrt(free)
+    # Each lap's middle and each level took a degree of freedom.
+    free = max((len(laps) - 1) * (len(runners) - 1), 1)
+    deviation = DEVIATION_OVER_MAD * statistics.median(away) * (1.0 + FEW / free)
     error = math.sqrt(2.0) * MEDIAN_OVER_MEAN * deviation / math.sqrt(len(laps))
     return levels, error
+
+
+def _apart(runner: _Runner, best: _Runner) -> tuple[float, float]:
+    """How far a runner is behind another in the laps of both, log units, and its error."""
+    apart = [a - b for a, b in zip(runner.laps, best.laps, strict=False)]
+    middle = statistics.median(apart)
+    mad = statistics.median(abs(x - middle) for x in apart)
+    deviation = DEVIATION_OVER_MAD * mad * (1.0 + FEW / max(len(apart) - 1, 1))
+    return middle, MEDIAN_OVER_MEAN * deviation / math.sqrt(len(apart))
 
 
 def _standings(runners: Sequence[_Runner], left: Sequence[_Runner]) -> tuple[Standing, ...]:
@@ -175,13 +188,11 @@ def _standings(runners: Sequence[_Runner], left: Sequence[_Runner]) -> tuple[Sta
         levels, _ = _levels(left)
         best = left[min(range(len(left)), key=levels.__getitem__)]
         for runner in ran:
-            shared = min(len(runner.laps), len(best.laps))
-            pair = [_Runner(r.trial, r.laps[:shared]) for r in (runner, best)]
-            (mine, its), error = _levels(pair)
+            behind, error = _apart(runner, best)
             found.append(
                 Standing(
                     runner.trial.config, Outcome.OK, statistics.median(runner.samples_us),
-                    math.expm1(mine - its), error, len(runner.laps),
+                    math.expm1(behind), error, len(runner.laps),
                 )
             )  # fmt: skip
         found.sort(key=lambda s: (s.config != best.trial.config, -s.laps, s.behind or 0.0))

@@ -1,0 +1,1 @@
+"""One problem measured on one device, the prediction beside it."""
