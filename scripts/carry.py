@@ -4,10 +4,10 @@ python scripts/carry.py site carried/site.tar.xz      # packages beside torch an
 python scripts/carry.py cache carried/cache.tar.xz    # what `collect compile` put in Triton's cache
 python scripts/carry.py unpack carried/site.tar.xz FOLDER
 
-A site is made of the wheels of constraints.txt for Python 3.12 on Linux, without what measuring does
-not use. A cache is that of TRITON_CACHE_DIR: binaries and what the launcher reads beside them. Its
-files name each other by absolute paths, which unpacking sets right. Triton's keys hold the compiler
-itself: a cache serves the very wheel that filled it, Python's version included.
+A site is made of the wheels of constraints.txt for Python 3.12 on Linux, without what measuring
+does not use. A cache is that of TRITON_CACHE_DIR: binaries and what the launcher reads beside them.
+Its files name each other by absolute paths, which unpacking sets right. Triton's keys hold the
+compiler itself: a cache serves the very wheel that filled it, Python's version included.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PYTHON = "3.12"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux2014_x86_64",
              "manylinux1_x86_64", "any")  # fmt: skip
 LEFT_OUT = re.compile(
-    r"(^|/)(tests|include|__pycache__)/|pyarrow/(src/|.*flight|.*substrait|.*\.px[di]$|.*\.pyx$)"
+    r"(^|/)(tests|include|__pycache__)/|pyarrow/(src/|.*flight|.*\.px[di]$|.*\.pyx$)"
 )
 """Of the wheels: tests, headers, and libraries that nothing here loads."""
 

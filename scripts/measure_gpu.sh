@@ -8,6 +8,7 @@
 # What the machine lacks beside torch and Triton is taken from carried/site.tar.xz, and binaries that
 # were compiled elsewhere from carried/cache.tar.xz: scripts/carry.py makes both.
 set -euo pipefail
+export MEASURE_STARTED="$EPOCHREALTIME"  # the minutes count from here
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 carried="${MEASURE_CARRIED:-$root/carried}"
 python="${PYTHON:-python3}"

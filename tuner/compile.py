@@ -209,13 +209,19 @@ def _attributes(
 ) -> dict[tuple[int, ...], list[list[Any]]]:
     """What is known of each argument, in the launcher's own form, on which Triton's key depends.
 
-    Up to 3.6 the launcher leaves compile-time arguments out, save those that are texts.
+    It knows nothing of numbers with a fraction, and lists none. Up to 3.6 it leaves compile-time
+    arguments out as well, save those that are texts.
     """
     all_listed = tuple(map(int, re.findall(r"\d+", triton_version)[:2])) >= (3, 7)
     return {
         (position,): [list(fact) for fact in specialization.attrs.get((position,), ())]
         for position, (name, kind) in enumerate(specialization.signature.items())
-        if all_listed or kind != "constexpr" or isinstance(specialization.constexprs.get(name), str)
+        if kind != "fp32"
+        and (
+            all_listed
+            or kind != "constexpr"
+            or isinstance(specialization.constexprs.get(name), str)
+        )
     }
 
 

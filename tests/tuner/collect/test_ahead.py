@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,13 +16,15 @@ from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import UsageError
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.predictor import Predictor
-from perfmodel.problems.gemm import Gemm
+from perfmodel.problems import Attention, Gemm, GroupedGemm
 from tuner.collect import ahead, table_columns
 from tuner.collect.ahead import Compiled, compile_plan
 from tuner.collect.families import family_of
 from tuner.collect.plan import Budget, make_plan
 from tuner.collect.plan_file import Item, Plan, PlannedConfig, PlannedProblem, Settings
 from tuner.kernels.language import INSTALLED
+
+CARRY = Path(__file__).parents[3] / "scripts" / "carry.py"
 
 needs_triton = pytest.mark.skipif(not INSTALLED, reason="Triton is not installed")
 
@@ -51,6 +55,7 @@ from triton.runtime import driver
 from pathlib import Path
 from tuner.collect.plan_file import load_plan
 from tuner.collect.kernels import launches_of
+from tuner.kernels.execution import torch_dtype
 
 class Stub:
     "A driver that says that it has the target, and launches nothing."
@@ -65,8 +70,9 @@ hits = []
 knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
 for item in load_plan(Path(sys.argv[1])).items:
     for launch in launches_of(item).launches:
-        types = {"bf16": torch.bfloat16}
-        tensors = {n: torch.empty(16, dtype=types[d.name]) for n, d in launch.pointers.items()}
+        tensors = {
+            n: torch.empty(16, dtype=torch_dtype(d)) for n, d in launch.pointers.items()
+        }
         launch.kernel.warmup(
             **tensors, **launch.integers, **launch.floats, **launch.constexprs, **launch.options,
             grid=launch.grid,
@@ -86,12 +92,64 @@ def test_the_launcher_finds_what_was_compiled_and_a_second_run_compiles_nothing(
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     second = compile_plan(plan, tmp_path, processes=1)
     assert (second.compiled, second.cached) == (0, 3)
-    plan.save(tmp_path / "plan.json")
+    assert looked_up(plan, tmp_path, cache) == [True, True, True]
+
+
+def looked_up(plan: Plan, folder: Path, cache: Path) -> list[bool]:
+    """What Triton's own launcher finds of a plan in a cache, in a process of its own."""
+    plan.save(folder / "plan.json")
     looked = subprocess.run(
-        [sys.executable, "-c", LOOK_UP, str(tmp_path / "plan.json")],
+        [sys.executable, "-c", LOOK_UP, str(folder / "plan.json")],
         capture_output=True, text=True, check=False,
+        env={**os.environ, "TRITON_CACHE_DIR": str(cache)},
     )  # fmt: skip
-    assert looked.stdout.strip() == "[true, true, true]", looked.stderr
+    assert looked.returncode == 0, looked.stderr
+    found: list[bool] = json.loads(looked.stdout)
+    return found
+
+
+TINY = {"block_m": 16, "block_n": 32, "num_warps": 2, "num_stages": 1}
+DEEP = TINY | {"block_k": 32, "group_m": 8}
+
+
+def every_kernel() -> Plan:
+    """One small configuration of each family's kernel."""
+    wanted = (
+        ("gemm", Gemm(64, 64, 64, a_dtype="fp8_e4m3", b_layout="col", out_dtype="bf16"), DEEP),
+        ("attention", Attention(1, 128, q_heads=4, kv_heads=2, head_dim=64), TINY),
+        ("attention-backward", Attention(1, 128, q_heads=2, head_dim=64, backward=True), TINY),
+        ("decode", Attention(2, 1, 100, 4, 2, 64, page_size=16), TINY | {"split_k": 2}),
+        ("moe", GroupedGemm(64, 4, 2, 64, 64), DEEP),
+    )
+    planned = [
+        PlannedProblem(
+            family.table, family.kernel_of(problem), family.columns(problem), "made up", 1.0,
+            (PlannedConfig(config, "stratum", 10.0),),
+        )
+        for family, problem, config in ((family_of(n), p, c) for n, p, c in wanted)
+    ]  # fmt: skip
+    return Plan("h100-sxm5", "sm_90", 0, None, None, Settings(), tuple(planned))
+
+
+@needs_triton
+def test_the_launcher_finds_every_familys_binaries_also_where_they_were_carried(
+    cache: Path, tmp_path: Path
+) -> None:
+    plan = every_kernel()
+    done = compile_plan(plan, tmp_path, processes=2)
+    assert done.failed == 0, done.reasons
+    found = looked_up(plan, tmp_path, cache)
+    assert found == [True] * len(found)
+    assert len(found) >= 9  # the gradients and the experts are several launches each
+    archive, elsewhere = tmp_path / "carried" / "cache.tar.xz", tmp_path / "elsewhere"
+    for words in (["cache", str(archive), "--from", str(cache)],
+                  ["unpack", str(archive), str(elsewhere)]):  # fmt: skip
+        subprocess.run([sys.executable, str(CARRY), *words], check=True, capture_output=True)
+    carried = sum(p.stat().st_size for p in elsewhere.rglob("*") if p.is_file())
+    whole = sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())
+    assert carried < 0.6 * whole
+    shutil.rmtree(cache)  # what was carried must not point back
+    assert looked_up(plan, tmp_path, elsewhere) == found
 
 
 @needs_triton

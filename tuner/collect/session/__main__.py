@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from perfmodel.errors import PerfmodelError
 from tuner.collect.session.run import HUNG_S, Options, run_session
+
+STARTED = "MEASURE_STARTED"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     options = Options(
         given.minutes, given.out, given.device, given.gpu, given.work, given.rehearse, given.fail,
-        given.hung_s,
+        given.hung_s, _started(),
     )  # fmt: skip
     try:
         ends = run_session(options, lambda line: print(line, flush=True))
@@ -42,6 +45,12 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return int(any(end.state == "failed" for end in ends))
+
+
+def _started() -> float | None:
+    """When the shell started, whose unpacking counts: a decimal comma in some languages."""
+    text = os.environ.get(STARTED, "").replace(",", ".")
+    return float(text) if text else None
 
 
 if __name__ == "__main__":

@@ -40,7 +40,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a session. ``fail`` names a step that a rehearsal is to lose."""
+    """How to run a session.
+
+    ``fail`` names a step that a rehearsal is to lose; ``started`` is from when on the minutes
+    count, as of `time.time`, by default now.
+    """
 
     minutes: float
     out: Path
@@ -50,6 +54,7 @@ class Options:
     rehearse: bool = False
     fail: str | None = None
     hung_s: float = HUNG_S
+    started: float | None = None
 
 
 @dataclass
@@ -71,7 +76,7 @@ def run_session(options: Options, say: Say) -> list[StepEnd]:
         UsageError: options that make no sense together.
         NoDeviceError, NotInstalledError, UnknownGpuError: there is nothing to measure on.
     """
-    started = time.time()
+    started = time.time() if options.started is None else options.started
     until = deadlines(options.minutes, started)
     _check(options)
     gpu, about = _target(options)
@@ -81,7 +86,7 @@ def run_session(options: Options, say: Say) -> list[StepEnd]:
         for stale in work.glob("over-*"):
             stale.unlink()
         session = _Session(options, gpu, work, until, say)
-        say(f"{about['device']}: {options.minutes:g} minutes, {len(STEPS)} steps")
+        say(f"{about['device']}: {options.minutes:g} minutes, {len(until)} of {len(STEPS)} steps")
         try:
             ends = session.run()
         finally:
@@ -119,21 +124,23 @@ class _Session:
             _end(worker.process)
 
     def _step(self, step: Step, coming: Step | None) -> StepEnd:
-        started, until = time.time(), self._until[step.name]
+        if step.name not in self._until:
+            return StepEnd(step.name, "dropped", "the minutes are too few for it", 0.0)
         if step.name in TIMED and self._unplanned is not None:
             return StepEnd(step.name, "failed", self._unplanned, 0.0)
-        if until - started < step.least_s:
-            self._over(step.name)
-            return StepEnd(step.name, "dropped", "no time was left for it", 0.0)
+        started, until = time.time(), self._until[step.name]
         if step is not STEPS[0]:
             if step.name not in self._workers:
                 self._start(step.name)
             self._go(step.name)
-        if coming is not None and not (coming.name in TIMED and self._unplanned):
+        if coming is not None and self._worth_starting(coming):
             self._start(coming.name)
         state, reason = self._watch(step.name, until)
         self._over(step.name)
         return StepEnd(step.name, state, reason, time.time() - started)
+
+    def _worth_starting(self, step: Step) -> bool:
+        return step.name in self._until and not (step.name in TIMED and self._unplanned)
 
     def _watch(self, name: str, until: float) -> tuple[str, str | None]:
         """Wait for a step; what hangs or dies is started again without what it was at."""
@@ -179,7 +186,10 @@ class _Session:
         Returns:
             Why there is none; the steps that need no plan go on.
         """
-        wanted = SMALL if self._options.rehearse else FULL
+        made = SMALL if self._options.rehearse else FULL
+        wanted = {name: what for name, what in made.items() if name in self._until}
+        if not wanted:
+            return None
         try:
             for name, what in wanted.items():
                 path = plan_path(self._work, name)

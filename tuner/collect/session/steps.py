@@ -11,21 +11,21 @@ from perfmodel.errors import UsageError
 
 @dataclass(frozen=True)
 class Step:
-    """One step. ``share`` is its part of the minutes, ``least_s`` what is not worth starting."""
+    """One step. ``share`` is its part of the time; it is not worth starting for under ``least_s``."""
 
     name: str
     title: str
     share: float
-    least_s: float = 2.0
+    least_s: float
 
 
 STEPS: tuple[Step, ...] = (
-    Step("correctness", "every reference kernel against float64", 0.12),
-    Step("ceilings", "bandwidths, peaks and the launch floor", 0.06),
-    Step("attention", "flash attention forward, all configurations", 0.34),
-    Step("decode", "decode attention with split keys", 0.12),
-    Step("gemm", "matrix products, bf16 and scaled fp8", 0.22),
-    Step("moe", "fused mixture of experts", 0.14),
+    Step("correctness", "every reference kernel against float64", 0.12, 20.0),
+    Step("ceilings", "bandwidths, peaks and the launch floor", 0.06, 10.0),
+    Step("attention", "flash attention forward, all configurations", 0.34, 30.0),
+    Step("decode", "decode attention with split keys", 0.12, 10.0),
+    Step("gemm", "matrix products, bf16 and scaled fp8", 0.22, 20.0),
+    Step("moe", "fused mixture of experts", 0.14, 15.0),
 )
 
 TIMED = ("attention", "decode", "gemm", "moe")
@@ -35,14 +35,14 @@ RESERVE_SHARE = 0.03
 RESERVE_LEAST_S = 4.0
 """Kept back at the end, for writing results."""
 
-MINUTES_MIN, MINUTES_MAX = 0.2, 24 * 60.0
+MINUTES_MIN, MINUTES_MAX = 0.5, 24 * 60.0
 
 
 def deadlines(minutes: float, started: float, steps: Sequence[Step] = STEPS) -> Mapping[str, float]:
     """Return until when each step may go on, on the clock that ``started`` is on.
 
-    They are cumulative: what a step leaves over is the next one's, and where time is short it is
-    the last steps that have none.
+    They are cumulative: what a step leaves over is the next one's. Steps are dropped from the end
+    until the share of every other one is worth starting for: these have no deadline.
 
     Raises:
         UsageError: minutes that make no session.
@@ -52,10 +52,16 @@ def deadlines(minutes: float, started: float, steps: Sequence[Step] = STEPS) -> 
             f"minutes is {minutes:g}; use {MINUTES_MIN:g} to {MINUTES_MAX:,.0f}: a session takes "
             "about 15"
         )
-    reserve = max(RESERVE_SHARE * 60 * minutes, RESERVE_LEAST_S)
-    usable, until, found = 60 * minutes - reserve, started, {}
-    for step in steps:
-        until += usable * step.share / sum(s.share for s in steps)
+    usable = 60 * minutes - max(RESERVE_SHARE * 60 * minutes, RESERVE_LEAST_S)
+    kept = list(steps)
+    while len(kept) > 1:
+        whole = sum(step.share for step in kept)
+        if all(usable * step.share / whole >= step.least_s for step in kept):
+            break
+        kept.pop()
+    whole, until, found = sum(step.share for step in kept), started, {}
+    for step in kept:
+        until += usable * step.share / whole
         found[step.name] = until
     return found
 

@@ -100,7 +100,7 @@ def _correctness(job: Job) -> Run:
         device = "cpu"
     else:
         wanted = correctness.cases(gpu)
-    _load_torch()
+        _load_torch(job)
 
     def run(until: float) -> bool:
         if not job.rehearse:
@@ -125,7 +125,7 @@ def _ceilings(job: Job) -> Run:
     from tuner.collect.session import ceilings  # noqa: PLC0415 - by one step alone
 
     gpu = load_gpu(job.gpu)
-    _load_torch()
+    _load_torch(job)
 
     def run(until: float) -> bool:
         probes = rehearsal.rehearsal_probes(gpu) if job.rehearse else (
@@ -156,7 +156,7 @@ def _timing(job: Job) -> Run:
     needs = needs_of(plan)
     ready = ReadyReader(job.work / READY)
     ready.refresh()
-    _load_torch()
+    _load_torch(job)
 
     def run(until: float) -> bool:
         bench = rehearsal.rehearsal_bench(plan) if job.rehearse else open_bench(job.device, plan)
@@ -229,8 +229,10 @@ def _waited_for(path: Path) -> Plan:
     return load_plan(path)
 
 
-def _load_torch() -> None:
-    """Load what takes seconds while another step has the device."""
+def _load_torch(job: Job) -> None:
+    """Load what takes seconds while another step has the device; made-up times need nothing."""
+    if job.rehearse:
+        return
     try:
         import torch  # noqa: F401, PLC0415 - optional extra
         import triton  # noqa: F401, PLC0415 - as above
