@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from perfmodel.dataset.vllm_default import vllm_default
 from perfmodel.evaluate import metrics
 from perfmodel.evaluate.library import site_folds
 from perfmodel.evaluate.records import ANALYTIC, OURS, Record, with_all
@@ -36,6 +38,7 @@ Mask = NDArray[np.bool_]
 
 NAME = "moe-near-best"
 VOTE = "vote"
+VLLM = "vllm-default"
 PICKS = (1, 5)
 TILE = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
 MODEL = ["experts", "top_k", "hidden_size", "intermediate_size"]
@@ -46,12 +49,17 @@ Tell = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class NearBest:
-    """Candidates of all problems, and by problem number its model, tokens and device, (P,)."""
+    """Candidates of all problems, and by problem number what it is, its model and device, (P,)."""
 
     rows: TileRows
+    problems: tuple[GroupedGemm, ...]
     model: Indices
-    tokens: Indices
     gpu: NDArray[np.str_]
+
+    @property
+    def tokens(self) -> Indices:
+        """Tokens of each problem."""
+        return np.array([problem.tokens for problem in self.problems], dtype=np.int64)
 
     @property
     def fold(self) -> Indices:
@@ -63,8 +71,8 @@ def moe_near_best(run: Run) -> list[Record]:
     """Tiles of fused MoE within 1 % of the best of all tried: is one among our first picks?
 
     Folds are grouped by (E, top-k, H, N). ``vote`` counts the near-best sets of the same GPU and
-    number of tokens in the other folds. A cell ``GPU left out`` is answered by the other GPUs'
-    problems of the other folds.
+    number of tokens in the other folds; ``vllm-default`` is the tile that vLLM takes untuned. A
+    cell ``GPU left out`` is answered by the other GPUs' problems of the other folds.
     """
     chosen = next(s for s in selections(NAME) if s.table == "pipeweave-moe-near-best")
     frame, _ = chosen.load(COLUMNS, run.tables.cache)
@@ -75,6 +83,7 @@ def moe_near_best(run: Run) -> list[Record]:
     score = {**held_out(found, run), ANALYTIC: found.rows.estimate_s}
     for who, order in score.items():
         records += _hits(who, order, found, run, "{}")
+    records += _default_hits(found, run)
     records = with_all(records)
     return records + _hits(OURS, left_out(found, run), found, run, "{} left out")
 
@@ -90,7 +99,9 @@ def near_best_rows(frame: pd.DataFrame, tell: Tell | None = None) -> NearBest:
             for m, n, k, group, warps, stages in tiles
         ]
     )
-    parts, about = [], []
+    parts: list[tuple[Any, ...]] = []
+    problems: list[GroupedGemm] = []
+    gpus: list[str] = []
     names: tuple[str, ...] = ()
     keys = ["gpu", "tokens", *MODEL]
     grouped = frame.groupby(keys, sort=True)
@@ -102,7 +113,9 @@ def near_best_rows(frame: pd.DataFrame, tell: Tell | None = None) -> NearBest:
         member = np.zeros(len(tiles), dtype=np.bool_)
         for row in here[list(TILE)].itertuples(index=False, name=None):
             member[place[tuple(map(int, row))]] = True
-        columns, index, seconds = _candidates(tokens, model, gpu_name, configs)
+        problems.append(_problem(tokens, model))
+        gpus.append(gpu_name)
+        columns, index, seconds = _candidates(problems[-1], gpu_name, configs)
         names = tuple(columns)
         parts.append(
             (
@@ -111,7 +124,6 @@ def near_best_rows(frame: pd.DataFrame, tell: Tell | None = None) -> NearBest:
                 np.full(len(index), gpu_name, dtype=object), member[index],
             )
         )  # fmt: skip
-        about.append((*model, tokens, gpu_name))
     features, estimate_s, problem, config, device, won = (
         np.concatenate(p) for p in zip(*parts, strict=True)
     )
@@ -119,12 +131,9 @@ def near_best_rows(frame: pd.DataFrame, tell: Tell | None = None) -> NearBest:
         features, names, estimate_s, problem, config, device, won, np.full(len(won), np.nan),
         configs,
     )  # fmt: skip
-    known = pd.DataFrame(about, columns=[*MODEL, "tokens", "gpu"])
-    model_of = np.asarray(known.groupby(MODEL).ngroup(), dtype=np.int64)
-    return NearBest(
-        rows, model_of, known["tokens"].to_numpy(dtype=np.int64),
-        known["gpu"].to_numpy(dtype=np.str_),
-    )  # fmt: skip
+    sizes = [(p.experts, p.top_k, p.hidden, p.intermediate) for p in problems]
+    model_of = np.unique(np.array(sizes), axis=0, return_inverse=True)[1].ravel()
+    return NearBest(rows, tuple(problems), np.asarray(model_of, dtype=np.int64), np.array(gpus))
 
 
 def held_out(found: NearBest, run: Run) -> Mapping[str, Floats]:
@@ -158,14 +167,17 @@ def _learned(known: TileRows, asked: TileRows, run: Run) -> Floats:
     return in_places(asked, trees, PlaceRule(reach_of(known), MOE_PER_TILE))
 
 
-def _candidates(
-    tokens: int, model: list[int], gpu_name: str, configs: ConfigTable
-) -> tuple[Mapping[str, Floats | float], Indices, Floats]:
+def _problem(tokens: int, model: list[int]) -> GroupedGemm:
     experts, top_k, hidden, intermediate = model
-    problem = GroupedGemm(
+    return GroupedGemm(
         tokens=tokens, experts=experts, top_k=top_k, hidden=hidden, intermediate=intermediate,
         projection="up", dtype="bf16",
     )  # fmt: skip
+
+
+def _candidates(
+    problem: GroupedGemm, gpu_name: str, configs: ConfigTable
+) -> tuple[Mapping[str, Floats | float], Indices, Floats]:
     gpu, family = load_gpu(gpu_name), family_of(problem)
     found = family.launches(problem, configs, gpu, with_features=False)
     legal = family.legal(problem, configs, found)
@@ -188,6 +200,23 @@ def _votes(found: NearBest, test: Indices, known: Mask) -> Floats:
     return np.asarray(
         cast[kind[rows.problem[test]] * configs + rows.config[test]], dtype=np.float64
     )
+
+
+def _default_hits(found: NearBest, run: Run) -> list[Record]:
+    """Return how often vLLM's own default is in the set; it has no second pick."""
+    rows = found.rows
+    hit = np.zeros(len(found.problems), dtype=np.bool_)
+    for here in rows.problems():
+        number = int(rows.problem[here[0]])
+        default = vllm_default(found.problems[number], load_gpu(str(found.gpu[number])))
+        won = rows.config[here[rows.won[here]]]
+        hit[number] = any(rows.configs.configs[i] == default for i in won)
+    return [
+        Record(NAME, VLLM, "hit", float(hit[found.gpu == gpu].mean()), "moe", "bf16", gpu, k=1,
+               n=int((found.gpu == gpu).sum()))
+        for gpu in map(str, np.unique(found.gpu))
+        if run.wanted(gpu)
+    ]  # fmt: skip
 
 
 def _hits(who: str, score: Floats, found: NearBest, run: Run, cell: str) -> list[Record]:

@@ -8,8 +8,9 @@ import pytest
 
 from perfmodel.evaluate import near_best, winners
 from perfmodel.evaluate.library import FOLDS, device_widths, site_folds
-from perfmodel.evaluate.protocols import PROTOCOLS
+from perfmodel.evaluate.protocols import PROTOCOLS, new_run
 from perfmodel.evaluate.records import Record, tables
+from perfmodel.evaluate.rows import Tables
 from perfmodel.learned.shape_table import ShapeRows
 
 
@@ -101,6 +102,16 @@ def test_a_vote_is_of_the_same_gpu_and_tokens_and_of_known_problems_alone() -> N
     of_all = near_best._votes(found, first, known)
     assert list(of_all) == [1.0, 1.0, 0.0][: len(first)]
     assert not near_best._votes(found, first, rows.problem != 0).any()
+
+
+def test_the_default_of_vllm_is_hit_where_it_is_near_the_best() -> None:
+    frame = moe_frame([16, 4096], [16, 128])
+    frame.loc[0, ["block_k", "num_stages"]] = [128, 4]  # what vLLM takes for few tokens
+    found = near_best.near_best_rows(frame)
+    run = new_run(Tables({}), ())
+    (record,) = near_best._default_hits(found, run)
+    assert (record.who, record.k, record.n) == ("vllm-default", 1, 2)
+    assert record.value == 0.5
 
 
 def test_families_of_one_protocol_have_lines_of_their_own() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.dataset.vllm_default import vllm_default
 from perfmodel.dataset.vllm_key import MoeTableKey
 from perfmodel.errors import (
     CorruptFileError,
@@ -28,7 +29,6 @@ from perfmodel.problems.grouped_gemm import GroupedGemm
 from perfmodel.tiling.config import ConfigTable, TileConfig
 from tuner.export.pick import Pick, pick
 from tuner.export.shapes import Shape
-from tuner.export.vllm_default import vllm_default
 
 PARAMETERS: Mapping[str, str] = {
     "BLOCK_SIZE_M": "block_m",

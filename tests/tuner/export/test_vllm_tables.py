@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfmodel.dataset.vllm_default import vllm_default
 from perfmodel.dataset.vllm_key import MoeTableKey, device_of, device_part
 from perfmodel.errors import (
     AmbiguousGpuError,
@@ -32,7 +33,6 @@ from tuner.export.vllm import (
     to_vllm,
     write_tables,
 )
-from tuner.export.vllm_default import vllm_default
 
 H100 = load_gpu("h100-sxm5")
 DRIVER = "NVIDIA H100 80GB HBM3"
