@@ -15,10 +15,10 @@ from tuner.measure.device import Device, Timing, Trial
 from tuner.measure.interval import DEVIATION_OVER_MAD, MEDIAN_OVER_MEAN
 from tuner.measure.measurement import gated
 
-TURN = 4
-"""Samples of each in one turn; their median shrugs off one stall."""
+TURN = 5
+"""Samples of each in one turn; their median shrugs off two stalls."""
 
-LAPS_MIN = 3
+LAPS_MIN = 4
 """A lap is one turn each, then one each in reverse. Fewer say nothing of their own noise."""
 
 LAPS_MAX = 60

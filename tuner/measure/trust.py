@@ -18,10 +18,10 @@ STALLS = 0.05
 AHEAD = 0.02
 CONFIGS = 200
 
-DRIFT = 1e-5
-"""Of each sample: some 1 % over the 1,000 to 2,000 samples that one measurement takes in all. That
-is our reading of a drift of 1 % for a time that must come out within 1 %: one that grew by 1 % with
-each sample would be ten times slower in the end, and what its true time is, nobody could say."""
+DRIFT = 5e-6
+"""Of each sample: 1 % over the 2,000 samples that one measurement takes in all. That is our reading
+of a drift of 1 % for a time that must come out within 1 %: had it grown by 1 % with each sample,
+the device would be twenty times slower in the end, and what its true time is, nobody could say."""
 
 RAMP = 0.01
 """Of each sample, in comparisons: who is faster must not depend on it."""
