@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.dataset.outcome import Outcome
-from perfmodel.errors import InvalidProblemError, MissingDataError, PerfmodelError
+from perfmodel.errors import InvalidProblemError, MissingDataError, PerfmodelError, UsageError
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.prediction import Prediction
 from perfmodel.predictor import Predictor
@@ -155,6 +155,7 @@ def bench(
     """Measure a configuration, by default the model's pick; of several the best, after a race.
 
     Raises:
+        UsageError: a configuration is given twice.
         IllegalConfigError, InvalidConfigError: a configuration that the device cannot run, or one
             that the kernel would not obey.
         MissingDataError: a recorded table has nothing of this problem.
@@ -165,7 +166,10 @@ def bench(
         subject.text(c): predictor.predict(subject.problem, subject.gpu, c) for c in given
     }
     floor_us = subject.floor_us(cold=rig.cold)
-    by_text = {subject.text(config): config for config in given}
+    by_text: dict[str, TileConfig] = {}
+    for config in given:
+        if by_text.setdefault(subject.text(config), config) is not config:
+            raise UsageError(f"configuration {config} is given twice; keep one")
     made = {text: _trial(subject, rig, c, predictions[text]) for text, c in by_text.items()}
     trials = [trial for trial in made.values() if isinstance(trial, Trial)]
     refused = {text: failure for text, failure in made.items() if isinstance(failure, Timing)}
@@ -206,8 +210,12 @@ def _usual(problem: Any, config: TileConfig | None) -> list[str]:
         return ["grouped_gemm"]
     if config is not None and config.split_k > 1:
         return ["gemm_split_k"]
-    eight = problem.a_dtype.bits == 8
-    return [*(["gemm_row_scaled"] if eight else []), "gemm", "gemm_weight_only"]
+    first = []
+    if problem.a_dtype.bits == 8:
+        first = ["gemm_row_scaled"]
+    elif problem.b_dtype.bits < problem.a_dtype.bits:
+        first = ["gemm_weight_only"]
+    return [*first, "gemm", "gemm_weight_only"]
 
 
 def _pick(subject: Subject, rig: Rig, predictor: Predictor) -> TileConfig:

@@ -28,10 +28,12 @@ to enqueue one, at 2 GHz: the host, which takes 20 to 60 us a launch, is done by
 HOLD_US_MAX = 1e4
 
 KEPT = 16
-"""Prepared launches that are kept: finalists are timed by turns."""
+KEPT_SHARE = 8
+"""So many prepared launches are kept, since finalists are timed by turns, as long as they take at
+most one part in so many of the device's memory: the next problem's inputs need the rest."""
 
-MEMORY_SHARE = 4
-"""Copies of inputs take at most one part in so many of the free memory."""
+MEMORY_SHARE = 8
+"""Copies of one launch's inputs take at most one part in so many of the free memory."""
 
 ROUGH = 3
 """Launches behind the first estimate, which decides how the others are timed."""
@@ -94,7 +96,7 @@ class CudaTimer:
         return (EVENTS if prepared.graph is None else GRAPH), prepared.launches
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Give all memory back; it may be used again afterwards."""
         for prepared in self._prepared.values():
             prepared.release()
         self._prepared, self._flush = {}, None
@@ -147,11 +149,20 @@ class CudaTimer:
         if key in self._prepared:
             self._prepared[key] = self._prepared.pop(key)  # most recently used
             return self._prepared[key]
-        while len(self._prepared) >= KEPT:
-            self._prepared.pop(next(iter(self._prepared))).release()
+        self._make_room(launch)
         prepared = self._prepare(launch)
         self._prepared[key] = prepared
         return prepared
+
+    def _make_room(self, launch: Launch) -> None:
+        """Give up what was used longest ago."""
+        _, total = self._torch.cuda.mem_get_info(self._device)
+        left = total / KEPT_SHARE - _bytes_of(launch)
+        while self._prepared:
+            taken = sum(prepared.bytes for prepared in self._prepared.values())
+            if len(self._prepared) < KEPT and taken <= left:
+                return
+            self._prepared.pop(next(iter(self._prepared))).release()
 
     def _prepare(self, launch: Launch) -> _Prepared:
         parts = launch if isinstance(launch, PartedLaunch) else None
@@ -230,6 +241,11 @@ class CudaTimer:
             yield
 
 
+def _bytes_of(launch: Launch) -> int:
+    """Memory that a launch holds, as far as it says."""
+    return launch.bytes_each if isinstance(launch, Copyable) else 0
+
+
 class _Prepared:
     """A launch and how it is timed; the graph needs its launches' memory as long as it lives."""
 
@@ -243,6 +259,7 @@ class _Prepared:
     ) -> None:
         self.launch, self.parts, self.graph = launch, parts, graph
         self.launches = max(len(kept), 1)
+        self.bytes = _bytes_of(launch) * len({id(each) for each in (launch, *kept)})
         self.host_us = 0.0  # to enqueue it, at most so far
         self._torch, self._kept = torch, kept
 

@@ -14,7 +14,7 @@ from tuner.measure.measurement import LAUNCH_BOUND
 from tuner.measure.protocol import TimingProtocol
 from tuner.measure.timer import TimerDevice
 
-from .conftest import DEFAULT, L2_BYTES, Kernel, SimulatedCuda, Work
+from .conftest import DEFAULT, FREE_BYTES, L2_BYTES, Kernel, SimulatedCuda, Work
 
 WARM = TimingProtocol(l2="warm")
 
@@ -106,7 +106,16 @@ def test_copies_that_do_not_fit_are_fewer(cuda: SimulatedCuda) -> None:
     assert timer.how(work) == ("cuda_graph", 5)  # 46, 23, 11, 5
     huge = Work(cuda, [Kernel(10.0, 10.0)], bytes_each=10 << 30)
     timer.warm(huge)
-    assert timer.how(huge) == ("cuda_graph", 3)  # 20 GiB of them may be taken
+    assert timer.how(huge) == ("cuda_graph", 2)  # 10 GiB of them may be taken
+
+
+def test_what_is_kept_leaves_memory_for_the_next_problem(cuda: SimulatedCuda) -> None:
+    timer = CudaTimer()
+    for us in (5.0, 90.0):
+        for _ in range(12):
+            timer.warm(Work(cuda, [Kernel(us, us)], bytes_each=4 << 30))
+            kept = sum(prepared.bytes for prepared in timer._prepared.values())
+            assert kept <= 2 * FREE_BYTES / 8 + (FREE_BYTES / 8)
 
 
 def test_an_error_that_loses_the_device_is_not_taken_for_a_graphs_refusal(
