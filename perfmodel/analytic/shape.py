@@ -24,7 +24,7 @@ from perfmodel.problems.memory_bound import MemoryBoundTable
 from perfmodel.tiling.shape_attention import attention_shape_work
 from perfmodel.tiling.shape_grouped_gemm import grouped_gemm_shape_works
 from perfmodel.tiling.shape_memory import memory_bound_shape_work
-from perfmodel.tiling.shape_work import ShapeWork, Tiling, gemm_shape_work
+from perfmodel.tiling.shape_work import ShapeWork, gemm_shape_work
 
 Array = NDArray[np.float64]
 
@@ -36,8 +36,8 @@ SERIAL_SOFTMAX_POWER = 2.0
 MEMORY_POWER = 4.0
 """On-chip work and DRAM traffic of a launch overlap well: equally long, 1.19 times."""
 
-CHUNK = 1 << 15
-"""Rows worked on at once, so that their arrays stay in a CPU's cache."""
+CHUNK = 1 << 12
+"""Rows worked on at once, so that their arrays, a row a tiling, stay in a CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -180,29 +180,27 @@ def work_estimate(
     resident = resident_share(work.footprint_bytes, gpu)
     if not warm_l2:
         resident = np.zeros_like(resident)
+    tilings = work.tilings
     times = _tilings_seconds(work, resident, gpu, rates)
-    totals = np.stack([t.seconds for t in times])
-    best = totals.argmin(axis=0)
+    best = times.seconds.argmin(axis=0)
+    rows = np.arange(len(best))
+    first = np.zeros_like(best)
 
-    def pick(values: list[Array]) -> Array:
-        if len(best) == 1:
-            return np.asarray(values[int(best[0])])
-        return np.asarray(np.choose(best, values) if len(values) <= 32 else _gather(values, best))
+    def pick(values: Array) -> Array:
+        ways, count = values.shape
+        return np.asarray(values[best if ways > 1 else first, rows if count > 1 else first])
 
     launch = launch_s + FURTHER_LAUNCH_S * np.maximum(work.launches - 1.0, 0.0)
     launch = launch + rates.memory_latency_s * (work.launches > 0)
-    extra = FURTHER_LAUNCH_S * pick([t.extra_launches for t in work.tilings])
-    by_limiter = {
-        name: pick([t.alone[name] for t in times]) for name in SHAPE_LIMITERS if name != "launch"
-    }
-    by_limiter["launch"] = launch + extra
+    split = pick(tilings.extra_launches)
+    by_limiter = {name: pick(value) for name, value in times.alone.items()}
+    by_limiter["launch"] = launch + FURTHER_LAUNCH_S * split
     sms = float(gpu.sm_count)
     product_rate = _product_rate(work, gpu, rates)
-    ctas = pick([t.ctas for t in work.tilings])
-    computed = pick([t.ctas * t.mean_flops for t in work.tilings])
-    padding = computed / np.maximum(work.flops, 1.0)
+    ctas = pick(tilings.ctas)
+    padding = ctas * pick(tilings.mean_flops) / np.maximum(work.flops, 1.0)
     return ShapeEstimate(
-        seconds=launch + np.min(totals, axis=0),
+        seconds=launch + pick(times.seconds),
         flops=work.flops,
         bytes_moved=work.compulsory_bytes,
         footprint_bytes=work.footprint_bytes + np.zeros_like(work.flops),
@@ -217,54 +215,30 @@ def work_estimate(
         resident=resident,
         ctas=ctas,
         waves=ctas / sms,
-        sm_share=pick([t.sm_share for t in times]),
+        sm_share=pick(times.sm_share),
         padding=np.where(work.flops > 0, np.maximum(padding, 1.0), 1.0),
-        longest_share=pick([t.longest_share for t in work.tilings]),
+        longest_share=pick(tilings.longest_share),
         tiling=best,
-        one_tile_s=launch + totals[0],
-        split=pick([t.extra_launches for t in work.tilings]),
-        tiling_names=tuple(t.name for t in work.tilings),
+        one_tile_s=launch + times.seconds[0],
+        split=split,
+        tiling_names=tilings.names,
     )
 
 
 @dataclass(frozen=True)
-class _TilingTime:
+class _TilingTimes:
+    """Arrays (T, N), or of one row or column where nothing varies."""
+
     seconds: Array  # without launches at the start
     alone: dict[str, Array]
     sm_share: Array
 
 
-TOGETHER = 256
-"""Up to so many problems, all tilings are worked out at once: a call costs more than its sums."""
-
-
 def _tilings_seconds(
     work: ShapeWork, resident: Array, gpu: Gpu, rates: DeviceRates
-) -> list[_TilingTime]:
-    if len(resident) > TOGETHER:
-        return [_tiling_seconds(t, work, resident, gpu, rates) for t in work.tilings]
-    names = [f.name for f in fields(Tiling) if f.name not in ("name", "occupancy")]
-    arrays = {name: np.array([getattr(t, name) for t in work.tilings]) for name in names}
-    occupancy: Any = np.array([[t.occupancy] for t in work.tilings])
-    found = _tiling_seconds(
-        Tiling(name="all", occupancy=occupancy, **arrays), work, resident, gpu, rates
-    )
-    return [
-        _TilingTime(
-            seconds=found.seconds[i],
-            alone={
-                name: value[i] if value.ndim == 2 else value for name, value in found.alone.items()
-            },
-            sm_share=found.sm_share[i],
-        )
-        for i in range(len(work.tilings))
-    ]
-
-
-def _tiling_seconds(
-    tiling: Tiling, work: ShapeWork, resident: Array, gpu: Gpu, rates: DeviceRates
-) -> _TilingTime:
-    """Time of one tiling: rounds of its CTAs, or DRAM, or what a split reduction adds."""
+) -> _TilingTimes:
+    """Time of every tiling: rounds of its CTAs, or DRAM, or what a split reduction adds."""
+    tiling = work.tilings
     sms = float(gpu.sm_count)
     product_rate = _product_rate(work, gpu, rates)
     per_cta = {
@@ -289,8 +263,8 @@ def _tiling_seconds(
     seconds = soft_maximum([on_chip, dram], MEMORY_POWER) + partial
     alone = {name: rounds * value for name, value in per_cta.items()}
     alone["l2"] = alone["l2"] + partial
-    alone["dram"], alone["latency"] = dram, latency
-    return _TilingTime(
+    alone["dram"], alone["latency"] = dram[None], latency
+    return _TilingTimes(
         seconds=seconds + FURTHER_LAUNCH_S * tiling.extra_launches,
         alone=alone,
         sm_share=np.where(rounds > 0, even / np.maximum(rounds, 1e-12), 0.0),
@@ -307,10 +281,6 @@ def _product_rate(work: ShapeWork, gpu: Gpu, rates: DeviceRates) -> Array:
 def _lane_rate(gpu: Gpu) -> float:
     """Operations of ordinary fp32 lanes per SM and second."""
     return gpu.plain_tflops["fp32"] * 1e12 / gpu.sm_count
-
-
-def _gather(values: list[Array], best: NDArray[np.intp]) -> Array:
-    return np.asarray(np.take_along_axis(np.stack(values), best[None, :], axis=0)[0])
 
 
 def _summed(parts: list[ShapeEstimate], idle_s: Array) -> ShapeEstimate:

@@ -144,19 +144,23 @@ class AttentionTable:
         return self.dtype if self.dtype.bits >= self.kv_dtype.bits else self.kv_dtype
 
     def per_group(self, values: Array) -> Array:
-        """Return the problems' ``values`` (N,) for each group, (M,)."""
-        return values if self.owner is None else values[self.owner]
+        """Return the problems' ``values`` (..., N) for each group, (..., M)."""
+        return values if self.owner is None else values[..., self.owner]
 
     def total(self, values: Array) -> Array:
-        """Sum the groups' ``values`` (M,) by problem, (N,)."""
+        """Sum the groups' ``values`` (M,) or (T, M) by problem, (N,) or (T, N)."""
         if self.owner is None:
             return values
+        if values.ndim == 2:
+            return np.stack([self.total(row) for row in values])
         return np.bincount(self.owner, weights=values, minlength=len(self)).astype(np.float64)
 
     def largest(self, values: Array) -> Array:
-        """Return the largest of the groups' non-negative ``values`` (M,) by problem, (N,)."""
+        """Return the largest of the groups' non-negative ``values`` by problem, as `total` does."""
         if self.owner is None:
             return values
+        if values.ndim == 2:
+            return np.stack([self.largest(row) for row in values])
         found = np.zeros(len(self))
         np.maximum.at(found, self.owner, values)
         return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,10 +23,13 @@ class GroupedGemmTable:
 
     ``loads`` holds R arrays with the tokens of each expert of the rank; ``route`` (N,) says which
     of them a problem has. All else has shape (N,); sizes are those of one rank: ``columns`` of
-    the first weights (gate and up), ``inner`` rows of the second. Flags are 0.0 or 1.0.
+    the first weights (gate and up), ``inner`` rows of the second. Flags are 0.0 or 1.0. ``top_k``
+    and ``ep`` are those of the layer.
     """
 
     tokens: Array
+    top_k: Array
+    ep: Array
     hidden: Array
     columns: Array
     inner: Array
@@ -59,8 +63,8 @@ class GroupedGemmTable:
         numbers = np.array(
             [
                 (
-                    p.tokens, p.hidden, p.up_columns, p.intermediate // p.tp, p.gated,
-                    p.projection != "down", p.projection != "up",
+                    p.tokens, p.top_k, p.ep, p.hidden, p.up_columns, p.intermediate // p.tp,
+                    p.gated, p.projection != "down", p.projection != "up",
                 )
                 for p in problems
             ],
@@ -106,6 +110,8 @@ class GroupedGemmTable:
         route, loads = _distinct(list(keys))
         return cls(
             tokens=token,
+            top_k=whole[2].astype(np.float64),
+            ep=whole[3].astype(np.float64),
             hidden=wide,
             columns=(1.0 + gate) * inner / ranks,
             inner=inner / ranks,
@@ -132,34 +138,44 @@ class GroupedGemmTable:
         """Type in which the products are formed: the wider operand."""
         return self.dtype if self.dtype.bits >= self.weight_dtype.bits else self.weight_dtype
 
-    def by_route(self, measure: Callable[[Array], float]) -> Array:
-        """Return ``measure`` of each problem's loads, (N,)."""
-        used = np.unique(self.route)
-        found = np.zeros(len(self.loads))
-        found[used] = [measure(self.loads[i]) for i in used]
-        return found[self.route]
+    @cached_property
+    def _flat(self) -> tuple[Array, NDArray[np.intp]]:
+        """All loads end to end, and where each of the R begins."""
+        starts = np.cumsum([0, *map(len, self.loads)])[:-1]
+        return np.concatenate(self.loads), np.asarray(starts, dtype=np.intp)
 
-    @property
+    def _by_route(self, reduce: np.ufunc, values: Array) -> Array:
+        """Return what ``reduce`` makes of each problem's part of `_flat`, (N,)."""
+        return np.asarray(reduce.reduceat(values, self._flat[1])[self.route])
+
+    @cached_property
     def routed(self) -> Array:
         """Rows of all products: tokens times the experts of this rank they went to, (N,)."""
-        return self.by_route(lambda loads: float(loads.sum()))
+        return self._by_route(np.add, self._flat[0])
 
-    @property
+    @cached_property
     def active(self) -> Array:
         """Experts of this rank that got a token, (N,)."""
-        return self.by_route(lambda loads: float((loads > 0).sum()))
+        return self._by_route(np.add, (self._flat[0] > 0).astype(np.float64))
 
-    @property
+    @cached_property
     def busiest(self) -> Array:
         """Tokens of the busiest expert, (N,)."""
-        return self.by_route(lambda loads: float(loads.max(initial=0.0)))
+        return self._by_route(np.maximum, self._flat[0])
+
+    @cached_property
+    def held(self) -> Array:
+        """Experts of this rank, (N,)."""
+        return np.array([float(len(loads)) for loads in self.loads])[self.route]
 
     def row_tiles(self, block_m: float) -> Array:
         """Tiles of ``block_m`` rows, each expert padded on its own, (N,)."""
-        return self.by_route(lambda loads: float(np.ceil(loads / block_m).sum()))
+        return self._by_route(np.add, np.ceil(self._flat[0] / block_m))
 
 
-_NUMBERS = ("tokens", "hidden", "columns", "inner", "gated", "with_up", "with_down")
+_NUMBERS = (
+    "tokens", "top_k", "ep", "hidden", "columns", "inner", "gated", "with_up", "with_down",
+)  # fmt: skip
 
 _Key = tuple[int, int, int, int, Routing]
 

@@ -6,13 +6,15 @@ about one projection alone, only its own launch counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.grouped_gemm_table import GroupedGemmTable
 from perfmodel.tiling.shape_memory import streaming_work
-from perfmodel.tiling.shape_work import PAIRED_TILE_MIN, ShapeWork, Tiling
+from perfmodel.tiling.shape_work import PAIRED_TILE_MIN, ShapeWork, Tilings
 
 Array = NDArray[np.float64]
 
@@ -26,18 +28,25 @@ ACTIVATION_FLOPS, ACTIVATION_SFU_OPS = 3.0, 2.0
 """Per element of silu(gate) times up: an exponential, a reciprocal, three ordinary operations."""
 
 
+_TILES = np.array(GROUPED_TILES, dtype=np.float64)
+_TILE_M, _TILE_N = _TILES[:, :1], _TILES[:, 1:]
+_OCCUPANCY = np.clip(128.0 * 128.0 / (_TILE_M * _TILE_N), 1.0, 4.0)
+_NAMES = tuple(f"{m}x{n}" for m, n in GROUPED_TILES)
+
+
 def grouped_gemm_shape_works(p: GroupedGemmTable, gpu: Gpu) -> tuple[ShapeWork, ...]:
     """Describe each launch of mixture-of-experts problems, one problem a row."""
     both = p.with_up * p.with_down
     routed, out, token = p.routed, p.out_dtype.bytes, p.dtype.bytes
     some = (routed > 0).astype(np.float64)
     distinct = np.minimum(routed, p.tokens)
+    row_tiles = {edge: p.row_tiles(edge) for edge in {rows for rows, _ in GROUPED_TILES}}
     up = _product(
-        p, gpu, mask=p.with_up * some, depth=p.hidden, columns=p.columns, rows_read=distinct,
+        p, gpu, row_tiles, mask=p.with_up * some, depth=p.hidden, columns=p.columns, rows_read=distinct,
         launches=1.0 + both,
     )  # fmt: skip
     down = _product(
-        p, gpu, mask=p.with_down * some, depth=p.inner, columns=p.hidden, rows_read=routed,
+        p, gpu, row_tiles, mask=p.with_down * some, depth=p.inner, columns=p.hidden, rows_read=routed,
         launches=np.ones_like(both),
     )  # fmt: skip
     between = both * some
@@ -62,6 +71,7 @@ def grouped_gemm_shape_works(p: GroupedGemmTable, gpu: Gpu) -> tuple[ShapeWork, 
 def _product(
     p: GroupedGemmTable,
     gpu: Gpu,
+    row_tiles: Mapping[int, Array],
     *,
     mask: Array,
     depth: Array,
@@ -74,27 +84,25 @@ def _product(
     read = mask * (active * depth * columns * weight + rows_read * depth * token)
     write = mask * routed * columns * out
     zero = np.zeros_like(mask)
-    tilings = []
-    for block_m, block_n in GROUPED_TILES:
-        tiles = p.row_tiles(block_m)
-        rows = np.minimum(routed / np.maximum(tiles, 1.0), block_m)  # real ones of a tile
-        edge_n = np.minimum(block_n, columns)
-        if gpu.can("clusters") and block_m * block_n >= PAIRED_TILE_MIN:
-            edge_n = np.where(tiles > active, edge_n / 2.0, edge_n)
-        tilings.append(
-            Tiling(
-                name=f"{block_m}x{block_n}",
-                ctas=mask * tiles * np.ceil(columns / block_n),
-                mean_flops=2.0 * block_m * block_n * depth,
-                mean_sfu_ops=zero,
-                mean_fma_flops=zero,
-                mean_load_bytes=depth * (rows * token + edge_n * weight),
-                longest_share=np.ones_like(zero),
-                occupancy=max(1.0, min(4.0, 128.0 * 128.0 / (block_m * block_n))),
-                partial_bytes=zero,
-                extra_launches=zero,
-            )
-        )
+    tiles = np.stack([row_tiles[edge] for edge, _ in GROUPED_TILES])
+    rows = np.minimum(routed / np.maximum(tiles, 1.0), _TILE_M)  # real ones of a tile
+    edge_n = np.minimum(_TILE_N, columns)
+    if gpu.can("clusters"):
+        shared = (tiles > active) & (_TILE_M * _TILE_N >= PAIRED_TILE_MIN)
+        edge_n = np.where(shared, edge_n / 2.0, edge_n)
+    nothing = np.zeros((1, 1))
+    tilings = Tilings(
+        names=_NAMES,
+        ctas=mask * tiles * np.ceil(columns / _TILE_N),
+        mean_flops=2.0 * _TILE_M * _TILE_N * depth,
+        mean_sfu_ops=nothing,
+        mean_fma_flops=nothing,
+        mean_load_bytes=depth * (rows * token + edge_n * weight),
+        longest_share=np.ones((1, 1)),
+        occupancy=_OCCUPANCY,
+        partial_bytes=nothing,
+        extra_launches=nothing,
+    )
     return ShapeWork(
         compute_dtype=p.compute_dtype.name,
         flops=mask * 2.0 * routed * depth * columns,
@@ -104,5 +112,5 @@ def _product(
         write_bytes=write,
         footprint_bytes=read + write,
         launches=mask * launches,
-        tilings=tuple(tilings),
+        tilings=tilings,
     )

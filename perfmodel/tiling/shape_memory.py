@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.problems.memory_bound import MemoryBoundTable
-from perfmodel.tiling.shape_work import ShapeWork, Tiling
+from perfmodel.tiling.shape_work import ShapeWork, Tilings
 
 Array = NDArray[np.float64]
 
@@ -33,17 +33,18 @@ def streaming_work(
     zero = np.zeros_like(moved)
     ctas = np.ceil(moved / BYTES_PER_CTA)
     whole = np.maximum(ctas, 1.0)
-    tiling = Tiling(
-        name="stream",
-        ctas=ctas,
-        mean_flops=zero,
-        mean_sfu_ops=sfu_ops / whole,
-        mean_fma_flops=flops / whole,
-        mean_load_bytes=moved / whole,
-        longest_share=np.ones_like(zero),
-        occupancy=8.0,
-        partial_bytes=zero,
-        extra_launches=zero,
+    nothing = np.zeros((1, 1))
+    tilings = Tilings(
+        names=("stream",),
+        ctas=ctas[None],
+        mean_flops=nothing,
+        mean_sfu_ops=(sfu_ops / whole)[None],
+        mean_fma_flops=(flops / whole)[None],
+        mean_load_bytes=(moved / whole)[None],
+        longest_share=np.ones((1, 1)),
+        occupancy=np.full((1, 1), 8.0),
+        partial_bytes=nothing,
+        extra_launches=nothing,
     )
     return ShapeWork(
         compute_dtype="fp32",
@@ -54,5 +55,5 @@ def streaming_work(
         write_bytes=writes,
         footprint_bytes=moved,
         launches=launches,
-        tilings=(tiling,),
+        tilings=tilings,
     )

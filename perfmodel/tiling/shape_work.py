@@ -21,22 +21,25 @@ SPLIT_PARTIAL_BYTES = 4.0
 
 
 @dataclass(frozen=True)
-class Tiling:
-    """One way to cut problems up, arrays (N,); per CTA, padding of tiles included.
+class Tilings:
+    """T ways to cut N problems up, arrays (T, N); per CTA, padding of tiles included.
+
+    What is the same for all ways or all problems may have one row or one column. All ways at once:
+    for a single problem a call of numpy costs more than its sums.
 
     ``mean_*`` times ``ctas`` is the whole; ``longest_share`` is the longest CTA's work over the
     mean's. ``occupancy`` CTAs share an SM. ``partial_bytes`` are written and read again where a
     reduction is split, by ``extra_launches`` further launches.
     """
 
-    name: str
+    names: tuple[str, ...]
     ctas: Array
     mean_flops: Array
     mean_sfu_ops: Array
     mean_fma_flops: Array
     mean_load_bytes: Array
     longest_share: Array
-    occupancy: float
+    occupancy: Array
     partial_bytes: Array
     extra_launches: Array
 
@@ -58,7 +61,7 @@ class ShapeWork:
     write_bytes: Array
     footprint_bytes: Array
     launches: Array
-    tilings: tuple[Tiling, ...]
+    tilings: Tilings
 
     @property
     def compulsory_bytes(self) -> Array:
@@ -81,51 +84,66 @@ SPLIT_DEPTH_MIN = 256.0
 """A part of a split reduction is at least this deep: less costs more to add up than it saves."""
 
 
+def in_pairs(one: Array, other: Array) -> Array:
+    """Return rows of both, (T, N) each, in turn: a tile, then the same with a split reduction."""
+    return np.stack([one, other], axis=1).reshape(-1, one.shape[1])
+
+
+_TILES = np.array(GEMM_TILES, dtype=np.float64)
+_TILE_M, _TILE_N = _TILES[:, :1], _TILES[:, 1:]
+_TILE_AREA = _TILE_M * _TILE_N
+_FLOPS = in_pairs(2.0 * _TILE_AREA, 2.0 * _TILE_AREA)
+_OCCUPANCY = np.clip(2.0 * 128.0 * 128.0 / _FLOPS, 1.0, 4.0)
+_NAMES = tuple(f"{m}x{n}{kind}" for m, n in GEMM_TILES for kind in ("", "split"))
+_NOTHING = np.zeros((1, 1))
+_ONE = np.ones((1, 1))
+
+
 def gemm_shape_work(p: GemmTable, gpu: Gpu) -> ShapeWork:
     """Describe matrix products whose tile is unknown, one problem a row."""
     m, n, k, batch = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(v, np.float64)) for v in (p.m, p.n, p.k, p.batch))
     )
-    some = (m * n * batch > 0).astype(np.float64)  # without a result nothing is read either
-    read = some * batch * (m * k * p.a_dtype.bytes + k * n * p.b_dtype.bytes)
-    write = batch * m * n * p.out_dtype.bytes
-    tilings = []
-    for block_m, block_n in GEMM_TILES:
-        tiles = np.ceil(m / block_m) * np.ceil(n / block_n) * batch
-        fill = np.floor(gpu.sm_count / np.maximum(tiles, 1.0))
-        fill = np.clip(np.minimum(fill, np.floor(k / SPLIT_DEPTH_MIN)), 1.0, None)
-        for name, split in (("", np.ones_like(tiles)), ("split", fill)):
-            depth = np.ceil(k / split)
-            edge_m, edge_n = np.minimum(block_m, m), np.minimum(block_n, n)
-            if gpu.can("clusters") and block_m * block_n >= PAIRED_TILE_MIN:
-                # Two CTAs with the same columns each fetch half of B and share it.
-                edge_n = np.where(np.ceil(m / block_m) > 1, edge_n / 2.0, edge_n)
-            loads = depth * (edge_m * p.a_dtype.bytes + edge_n * p.b_dtype.bytes)
-            tilings.append(
-                Tiling(
-                    name=f"{block_m}x{block_n}{name}",
-                    ctas=tiles * split,
-                    mean_flops=2.0 * block_m * block_n * depth,
-                    mean_sfu_ops=np.zeros_like(tiles),
-                    mean_fma_flops=np.zeros_like(tiles),
-                    mean_load_bytes=loads,
-                    longest_share=np.ones_like(tiles),
-                    occupancy=max(1.0, min(4.0, 128.0 * 128.0 / (block_m * block_n))),
-                    partial_bytes=np.where(
-                        split > 1, 2.0 * split * m * n * batch * SPLIT_PARTIAL_BYTES, 0.0
-                    ),
-                    extra_launches=(split > 1).astype(np.float64),
-                )
-            )
+    results = batch * m * n
+    some = (results > 0).astype(np.float64)  # without a result nothing is read either
+    a, b = p.a_dtype.bytes, p.b_dtype.bytes
+    read = some * batch * (m * k * a + k * n * b)
+    write = results * p.out_dtype.bytes
+    rows = np.ceil(m / _TILE_M)
+    tiles = rows * np.ceil(n / _TILE_N) * batch
+    room = np.floor(gpu.sm_count / np.maximum(tiles, 1.0))
+    split = np.maximum(np.minimum(room, np.floor(k / SPLIT_DEPTH_MIN)), 1.0)
+    depth = in_pairs(np.broadcast_to(k, split.shape), np.ceil(k / split))
+    edge_m, edge_n = np.minimum(_TILE_M, m), np.minimum(_TILE_N, n)
+    if gpu.can("clusters"):
+        # Two CTAs with the same columns each fetch half of B and share it.
+        shared = (rows > 1) & (_TILE_AREA >= PAIRED_TILE_MIN)
+        edge_n = np.where(shared, edge_n / 2.0, edge_n)
+    loads = edge_m * a + edge_n * b
+    is_split = (split > 1).astype(np.float64)
+    partial = is_split * split * (2.0 * SPLIT_PARTIAL_BYTES * results)
+    whole = np.zeros_like(split)
+    tilings = Tilings(
+        names=_NAMES,
+        ctas=in_pairs(tiles, tiles * split),
+        mean_flops=_FLOPS * depth,
+        mean_sfu_ops=_NOTHING,
+        mean_fma_flops=_NOTHING,
+        mean_load_bytes=in_pairs(loads, loads) * depth,
+        longest_share=_ONE,
+        occupancy=_OCCUPANCY,
+        partial_bytes=in_pairs(whole, partial),
+        extra_launches=in_pairs(whole, is_split),
+    )
     zero = np.zeros_like(some)
     return ShapeWork(
         compute_dtype=p.compute_dtype.name,
-        flops=2.0 * m * n * k * batch,
+        flops=2.0 * results * k,
         sfu_ops=zero,
         fma_flops=zero,
         read_bytes=read,
         write_bytes=write,
         footprint_bytes=read + write,
         launches=some,
-        tilings=tuple(tilings),
+        tilings=tilings,
     )
