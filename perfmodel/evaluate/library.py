@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perfmodel.evaluate import metrics
 from perfmodel.evaluate.records import ALL, ANALYTIC, GATES, OURS, Record, with_all
 from perfmodel.evaluate.run import Run
-from perfmodel.evaluate.selection import TEST, TRAIN, Selection, selection, selections
+from perfmodel.evaluate.selection import TEST, TRAIN, Selection, selections
 from perfmodel.learned.shape_model import half_width
 from perfmodel.learned.shape_table import (
     COLUMNS,
@@ -22,8 +22,8 @@ from perfmodel.learned.shape_table import (
     shape_rows,
 )
 from perfmodel.learned.shape_training import (
-    ANY_SPEC,
     FP8_SPEC,
+    any_spec,
     device_spec,
     fit_any_device,
     fit_shape,
@@ -35,8 +35,15 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 ROOFLINE = "roofline"
-FAMILIES = ("gemm", "prefill", "decode")
-"""Of the selections in ``rows.toml``, those that shape-level features exist for."""
+FEATURES = {
+    "gemm": "gemm",
+    "prefill": "attention",
+    "decode": "attention",
+    "moe": "grouped_gemm",
+    "moe-up": "grouped_gemm",
+}
+"""Families of the selections in ``rows.toml``, and the problems whose features describe them.
+``moe-up`` is the first product of experts alone."""
 
 FOLDS = 5
 FOLD_SEED = 20_240_814
@@ -88,7 +95,7 @@ def load_library(run: Run, chosen: Selection, extra: tuple[str, ...] = ()) -> Li
 
 def columns_of(family: str) -> list[str]:
     """Return the columns of an imported table that the features of ``family`` need."""
-    return [*COLUMNS["gemm" if family == "gemm" else "attention"], *ROW_COLUMNS]
+    return [*COLUMNS[FEATURES[family]], *ROW_COLUMNS]
 
 
 def fp8_pipeweave(run: Run) -> list[Record]:
@@ -117,8 +124,6 @@ def shape_sites(run: Run) -> list[Record]:
     """
     name, records = "shape-sites", []
     for chosen in selections(name):
-        if chosen.family not in FAMILIES:
-            continue
         found = load_library(run, chosen)
         label = f"{name} {chosen.family} {chosen.dtype}"
         correction = held_out_sites(run, found, label)
@@ -143,8 +148,8 @@ def shape_logo(run: Run) -> list[Record]:
     out gets wrong.
     """
     name, records = "shape-logo", []
-    for family in FAMILIES:
-        chosen = selection(name, family)
+    for chosen in selections(name):
+        family = chosen.family
         found = load_library(run, chosen)
         correction = held_out_devices(run, found, f"{name} {family}")
         known = found.test & np.isfinite(correction)
@@ -162,16 +167,17 @@ def shape_logo(run: Run) -> list[Record]:
 def held_out_sites(run: Run, found: Library, label: str) -> Floats:
     """Return log(measured / analytic) of every row by trees that never saw its site, NaN if none.
 
-    A quick look holds out one fifth of the sites only.
+    A quick look holds out one fifth of the sites only, as may be asked for.
     """
     rows, fold = found.rows, site_folds(found.rows.site)
     correction = np.full(len(rows), np.nan)
-    folds = QUICK_FOLDS if run.quick else FOLDS
-    any_spec, own_spec = run.scaled(ANY_SPEC), run.scaled(device_spec(found.name, found.dtype))
+    folds = run.held_parts or (QUICK_FOLDS if run.quick else FOLDS)
+    spec = run.scaled(any_spec(found.name))
+    own_spec = run.scaled(device_spec(found.name, found.dtype))
     for i in range(folds):
         test = fold == i
         run.trainer.tell(f"{label}, fold {i + 1}", i / folds)
-        heads = fit_shape_heads(rows.take(~test & found.train), any_spec, own_spec)
+        heads = fit_shape_heads(rows.take(~test & found.train), spec, own_spec)
         correction[test] = heads.log_correction(rows.take(test))
     return correction
 
@@ -180,11 +186,11 @@ def held_out_devices(run: Run, found: Library, label: str) -> Floats:
     """Return log(measured / analytic) of every row by trees that never saw its device."""
     rows = found.rows
     correction = np.full(len(rows), np.nan)
-    names = sorted(set(rows.gpu))
+    names, spec = sorted(set(rows.gpu)), run.scaled(any_spec(found.name))
     for i, gpu in enumerate(names):
         run.trainer.tell(f"{label} without {gpu}", i / len(names))
         here = rows.gpu == gpu
-        forest = fit_any_device(rows.take(~here & found.train), run.scaled(ANY_SPEC))
+        forest = fit_any_device(rows.take(~here & found.train), spec)
         correction[here] = forest.predict(rows.features[here])
     return correction
 

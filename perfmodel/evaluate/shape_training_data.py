@@ -21,6 +21,7 @@ from perfmodel.learned.shape_table import ShapeRows, has_arithmetic, shape_rows
 from perfmodel.learned.shape_training import (
     ANY_SPEC,
     DEVICE_SPEC,
+    any_spec,
     device_spec,
     fit_any_device,
     fit_shape_heads,
@@ -37,6 +38,8 @@ MODELS: Mapping[str, tuple[str, str]] = {
     "gemm-fp8": ("gemm", "fp8_e4m3"),
     "prefill": ("prefill", "bf16"),
     "decode": ("decode", "bf16"),
+    "moe": ("moe", "bf16"),
+    "moe-fp8": ("moe", "fp8_e4m3"),
 }
 """Models by name, and the family and data type of the rows that each learns from: one model of
 several types of products answered worse for all of them."""
@@ -48,6 +51,7 @@ class ShapeData:
 
     rows: ShapeRows
     sources: tuple[Mapping[str, Any], ...]
+    any_spec: TrainSpec = ANY_SPEC
     device_spec: TrainSpec = DEVICE_SPEC
 
 
@@ -68,33 +72,31 @@ def shape_data(name: str, cache: str | Path | None = None) -> ShapeData:
     frame, _ = chosen.load(columns_of(family), cache)
     frame = frame[chosen.usable(frame, TRAIN) & has_arithmetic(frame)].reset_index(drop=True)
     sources = _sources([chosen], [frame], cache)
-    return ShapeData(shape_rows(frame), sources, device_spec(family, dtype))
+    return ShapeData(shape_rows(frame), sources, any_spec(family), device_spec(family, dtype))
 
 
-def train_shape(
-    name: str, data: ShapeData, tell: Tell | None = None, any_spec: TrainSpec = ANY_SPEC
-) -> ShapeModel:
+def train_shape(name: str, data: ShapeData, tell: Tell | None = None) -> ShapeModel:
     """Train on all rows; intervals from a fifth of the sites and from every device left out."""
     rows, say = data.rows, tell or (lambda _what, _share: None)
     gpus = sorted(set(map(str, rows.gpu)))
     steps = len(gpus) + 2
     held = site_folds(rows.site) == 0
     say("a fifth of the sites held out", 0.0)
-    heads = fit_shape_heads(rows.take(~held), any_spec, data.device_spec)
+    heads = fit_shape_heads(rows.take(~held), data.any_spec, data.device_spec)
     sites = rows.take(held)
     seen = sites.target - heads.log_correction(sites)
     unseen = np.empty(len(rows))
     for i, gpu in enumerate(gpus):
         say(f"{gpu} left out", (i + 1) / steps)
         here = np.asarray(rows.gpu == gpu, dtype=np.bool_)
-        forest = fit_any_device(rows.take(~here), any_spec)
+        forest = fit_any_device(rows.take(~here), data.any_spec)
         unseen[here] = rows.target[here] - forest.predict(rows.features[here])
     say("all rows", (steps - 1) / steps)
-    heads = fit_shape_heads(rows, any_spec, data.device_spec)
+    heads = fit_shape_heads(rows, data.any_spec, data.device_spec)
     accuracy = _accuracy(sites, seen, "") | _accuracy(rows, unseen, "left-out/")
     return shape_model(
         name, rows, heads, (sites, np.abs(seen)), (rows, np.abs(unseen)),
-        sources=data.sources, accuracy=accuracy, specs=(any_spec, data.device_spec),
+        sources=data.sources, accuracy=accuracy, specs=(data.any_spec, data.device_spec),
     )  # fmt: skip
 
 

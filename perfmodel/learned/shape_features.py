@@ -16,6 +16,7 @@ from perfmodel.analytic.shape import SHAPE_LIMITERS, ShapeEstimate
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention_table import AttentionTable
 from perfmodel.problems.gemm_table import GemmTable
+from perfmodel.problems.grouped_gemm_table import GroupedGemmTable
 
 Array = NDArray[np.float64]
 Column = NDArray[np.floating[Any]] | float
@@ -43,6 +44,9 @@ BACKENDS = (
 
 PADDED_SIZES = (64, 128, 256)
 QUERY_TILES = (64, 128)
+
+EXPERT_TILES = ((16, 128), (64, 128), (128, 256))
+"""Rows of an expert's tokens by columns, as frameworks choose them for few, some and many."""
 
 
 def gemm_shape_columns(p: GemmTable, gpu: Gpu, e: ShapeEstimate) -> dict[str, Column]:
@@ -113,6 +117,50 @@ def attention_shape_columns(p: AttentionTable, gpu: Gpu, e: ShapeEstimate) -> di
         packed = p.total(p.count * np.ceil(p.q_len * p.per_group(group) / rows)) * p.kv_heads
         columns |= _waves(f"q{rows}", alone / gpu.sm_count)
         columns |= _waves(f"packed{rows}", packed / gpu.sm_count)
+    return columns
+
+
+def grouped_gemm_shape_columns(
+    p: GroupedGemmTable, gpu: Gpu, e: ShapeEstimate
+) -> dict[str, Column]:
+    """Return every feature of mixture-of-experts layers by name, each one value or one a row."""
+    routed, active = p.routed, np.maximum(p.active, 1.0)
+    l2, token, weight = float(gpu.l2_bytes), p.dtype.bytes, p.weight_dtype.bytes
+    columns = _terms(e, gpu, p.compute_dtype.name)
+    # Frameworks keep a row for every expert of a token, also those that other ranks hold.
+    layer = p.tokens * p.top_k
+    passed = layer * (p.columns + p.inner + 2.0 * p.hidden) * p.out_dtype.bytes
+    columns |= {
+        "layer_rows": _log2(layer),
+        "layer_dram": _log2(passed / (gpu.dram_bandwidth_gb_per_s * 1e9) / e.seconds),
+        "weights_over_l2": _log2(active * p.hidden * (p.columns + p.inner) * weight / l2),
+        "expert_over_l2": _log2(p.hidden * p.columns * weight / l2),
+        "rows_over_l2": _log2(routed * (p.columns + p.inner) * token / l2),
+        "tokens": _log2(p.tokens),
+        "routed": _log2(routed),
+        "held": _log2(p.held),
+        "top_k": _log2(p.top_k),
+        "ep": _log2(p.ep),
+        "active_share": active / p.held,
+        "rows_per_expert": _log2(routed / active),
+        "busiest_over_mean": _log2(p.busiest * active / np.maximum(routed, 1.0)),
+        "busiest": _log2(p.busiest),
+        "hidden": _log2(p.hidden),
+        "inner": _log2(p.inner),
+        "columns": _log2(p.columns),
+        "gated": p.gated,
+        "with_up": p.with_up,
+        "with_down": p.with_down,
+        "a_bits": float(p.dtype.bits),
+        "b_bits": float(p.weight_dtype.bits),
+    }
+    for rows, cols in EXPERT_TILES:
+        tiles = p.row_tiles(rows)
+        columns[f"pad_m{rows}"] = tiles * rows / np.maximum(routed, 1.0)
+        columns |= _waves(f"up{rows}x{cols}", tiles * np.ceil(p.columns / cols) / gpu.sm_count)
+        columns |= _waves(f"down{rows}x{cols}", tiles * np.ceil(p.hidden / cols) / gpu.sm_count)
+    for name, value in (("hidden", p.hidden), ("inner", p.inner)):
+        columns[f"{name}_alignment"] = _log2(np.gcd(value.astype(np.int64), ALIGNMENT_MAX))
     return columns
 
 

@@ -19,12 +19,15 @@ from perfmodel.learned.shape_features import (
     attention_shape_columns,
     backend_on,
     gemm_shape_columns,
+    grouped_gemm_shape_columns,
     kernel_columns,
     shape_matrix,
 )
 from perfmodel.problems.attention_table import AttentionTable
 from perfmodel.problems.dtypes import DType, parse_dtype
 from perfmodel.problems.gemm_table import GemmTable
+from perfmodel.problems.grouped_gemm_table import GroupedGemmTable
+from perfmodel.problems.routing import Routing, parse_routing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,10 +42,17 @@ is what events around it show; all others go below 3 us, as launches in a graph 
 BLOCK_SCALED = "fp8_block"
 """Part of the names of kernels whose operands have a scale per block."""
 
+UNGATED = "nongated"
+"""Part of the names of experts whose first weights have no gate beside them."""
+
 SITE_COLUMNS = {
     "gemm": ("n", "k"),
     "attention": ("batch", "q_heads", "kv_heads", "head_dim"),
-}
+    "grouped_gemm": (
+        "experts", "top_k", "hidden_size", "intermediate_size", "expert_parallel",
+        "tensor_parallel",
+    ),
+}  # fmt: skip
 """What makes a site: a layer of a model, asked about with many sizes of its input."""
 
 COLUMNS = {
@@ -50,6 +60,11 @@ COLUMNS = {
     "attention": (
         "family", "phase", "direction", "batch", "q_len", "kv_len", "q_heads", "kv_heads",
         "head_dim", "v_head_dim", "causal", "window_size", "q_dtype", "kv_dtype", "out_dtype",
+    ),
+    "grouped_gemm": (
+        "family", "tokens", "experts", "top_k", "hidden_size", "intermediate_size",
+        "expert_parallel", "tensor_parallel", "projection", "routing", "a_dtype", "b_dtype",
+        "out_dtype",
     ),
 }  # fmt: skip
 """Columns of an imported table that describe the problem."""
@@ -191,6 +206,8 @@ def shape_columns(
         return gemm_shape_columns(table, gpu, found), found
     if isinstance(table, AttentionTable):
         return attention_shape_columns(table, gpu, found), found
+    if isinstance(table, GroupedGemmTable):
+        return grouped_gemm_shape_columns(table, gpu, found), found
     raise DataError(f"there are no shape-level features of a {type(table).__name__}")
 
 
@@ -215,13 +232,45 @@ def _attention_table(part: pd.DataFrame, dtypes: tuple[DType, ...]) -> Attention
     )  # fmt: skip
 
 
+def _grouped_gemm_table(part: pd.DataFrame, dtypes: tuple[DType, ...]) -> GroupedGemmTable:
+    a, b, out = dtypes
+    projection = part["projection"].astype(str)
+    return GroupedGemmTable.of_columns(
+        tokens=part["tokens"], experts=part["experts"], top_k=part["top_k"],
+        hidden=part["hidden_size"], intermediate=part["intermediate_size"],
+        ep=part["expert_parallel"], tp=part["tensor_parallel"],
+        routing=routings(part["routing"]),
+        gated=1.0 - part["kernel"].astype(str).str.contains(UNGATED, regex=False),
+        with_up=(projection != "w2").astype(np.float64),
+        with_down=(projection != "w13").astype(np.float64),
+        dtypes=(a, b, out),
+    )  # fmt: skip
+
+
+def routings(names: pd.Series) -> list[Routing]:
+    """Return the distributions of a measured table as problems name them.
+
+    A source writes ``power_law_1.2`` where a problem has ``power-law:1.2``; one that says nothing
+    spread tokens by chance.
+
+    Raises:
+        InvalidProblemError: a source has a distribution that we have not.
+    """
+    texts = names.astype(object).where(names.notna(), "uniform").astype(str)
+    told = texts.str.replace(r"^power_law_", "power-law:", regex=True).astype("category")
+    found = [parse_routing(name, 1, 1, 1) for name in told.cat.categories]
+    return [found[code] for code in told.cat.codes]
+
+
 _DTYPES: Mapping[str, tuple[str, ...]] = {
     "gemm": ("a_dtype", "b_dtype", "out_dtype"),
     "attention": ("q_dtype", "kv_dtype", "out_dtype"),
+    "grouped_gemm": ("a_dtype", "b_dtype", "out_dtype"),
 }
 _TABLES: Mapping[str, Callable[[pd.DataFrame, tuple[DType, ...]], ShapeTable]] = {
     "gemm": _gemm_table,
     "attention": _attention_table,
+    "grouped_gemm": _grouped_gemm_table,
 }
 
 

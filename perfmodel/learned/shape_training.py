@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,10 @@ GEMM_DEVICE_SPEC = TrainSpec(
 )
 """A library changes its kernel from size to size, which takes more trees to tell."""
 
+MOE_ANY_SPEC = replace(ANY_SPEC, name="moe-any-device", time_trees=300)
+MOE_DEVICE_SPEC = replace(DEVICE_SPEC, name="moe-device", time_trees=80)
+"""Fewer than others have: what the size of all shipped models leaves."""
+
 SPREAD_SPEC = TrainSpec("shape-spread", 60, 0, depth=5, learning_rate=0.1, rows_per_leaf=200.0)
 
 ANY_ROWS = 200_000
@@ -70,8 +74,15 @@ class ShapeHeads:
         return found
 
 
+def any_spec(family: str) -> TrainSpec:
+    """Return the trees for every device of ``family`` (gemm, prefill, decode, moe, moe-up)."""
+    return MOE_ANY_SPEC if family.startswith("moe") else ANY_SPEC
+
+
 def device_spec(family: str, dtype: str) -> TrainSpec:
-    """Return the trees that each device adds for ``family`` (gemm, prefill, decode)."""
+    """Return the trees that each device adds for ``family``, as in `any_spec`."""
+    if family.startswith("moe"):
+        return MOE_DEVICE_SPEC
     return GEMM_DEVICE_SPEC if (family, dtype) == ("gemm", "bf16") else DEVICE_SPEC
 
 
@@ -177,7 +188,7 @@ def shape_model(
     """Put a model together from trained heads and what earlier folds got wrong.
 
     Args:
-        family: ``gemm``, ``gemm-fp8``, ``prefill``, ``decode``.
+        family: ``gemm``, ``gemm-fp8``, ``prefill``, ``decode``, ``moe``, ``moe-fp8``.
         rows: what the heads were trained on.
         heads: the trees.
         seen: rows of held-out sites and |log(measured / predicted)| of each.
