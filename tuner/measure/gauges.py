@@ -43,7 +43,7 @@ class NoGauges:
 
 
 class NvmlGauges:
-    """One device as NVML shows it. Clocks are read, never changed.
+    """One device as NVML shows it. Clocks are read, never changed: there is nothing to restore.
 
     Args:
         nvml: an open connection.
@@ -52,14 +52,17 @@ class NvmlGauges:
 
     def __init__(self, nvml: Nvml, index: int) -> None:
         self._nvml, self._index = nvml, index
+        self._locked: tuple[bool | None] | None = None
 
     def reading(self) -> Reading:
         """Return what NVML says now."""
         return self._nvml.reading(self._index)
 
     def locked(self) -> bool | None:
-        """Return whether an application clock is set."""
-        return self._nvml.facts(self._index).clocks_locked
+        """Return whether an application clock was set when this was first asked."""
+        if self._locked is None:
+            self._locked = (self._nvml.facts(self._index).clocks_locked,)
+        return self._locked[0]
 
     def processes(self) -> int | None:
         """Return how many processes compute on the device."""

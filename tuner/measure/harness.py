@@ -21,6 +21,10 @@ from tuner.measure.warm_up import WarmUp, warm_up
 LIMIT_S = 10.0
 """Seconds for one configuration, unless the caller says otherwise."""
 
+STUCK = 2
+"""After so many measurements in a row that no retry has helped, none is taken again until one comes
+out undisturbed: the device is as it is, and its time is dear."""
+
 
 @dataclass
 class Harness:
@@ -49,6 +53,7 @@ class Harness:
         self._track = DriftTrack()
         self._taken = 0
         self._warm = False
+        self._stuck = 0  # measurements in a row that stayed throttled or contended
 
     @property
     def identity(self) -> DeviceIdentity:
@@ -106,12 +111,15 @@ class Harness:
             attempts += 1
             checks = len(self._track.checks)
             found = self._attempt(trial, floor_us, until, settings, checked=checked)
-            worth = bool(RETRIED & set(found.flags)) or found.outcome is Outcome.IMPLAUSIBLE
+            disturbed = bool(RETRIED & set(found.flags))
+            again = found.outcome is Outcome.IMPLAUSIBLE or (disturbed and self._stuck < STUCK)
             left_s = until - self.clock()
-            if not worth or attempts > settings.retries or left_s <= settings.cool_down_s:
+            if not again or attempts > settings.retries or left_s <= settings.cool_down_s:
+                self._stuck = self._stuck + 1 if disturbed else 0
                 return replace(found, attempts=attempts)
             self._track.forget(checks)
-            self.wait(settings.cool_down_s)
+            if disturbed:
+                self.wait(settings.cool_down_s)
 
     def check_drift(self) -> float | None:
         """Time the reference; return how much slower it is than at the start, ``None`` without one.

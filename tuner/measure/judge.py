@@ -15,6 +15,7 @@ from tuner.measure.measurement import (
     LAUNCH_BOUND,
     NOT_STEADY,
     POWER_CAPPED,
+    SHARED,
     STALLS,
     THROTTLED,
     WIDE_INTERVAL,
@@ -58,12 +59,12 @@ def flags_of(
     usable = [s for s in samples_us if 0 < s < float("inf")]
     slowed = reasons(evidence.before) | reasons(evidence.after)
     stalled = _stalled(usable)
-    shared = evidence.processes is not None and evidence.processes > 1
     found = {
         # A reason that we do not know is not explained away.
         THROTTLED: bool(slowed & SLOWED) or any(r.startswith("unknown") for r in slowed),
         POWER_CAPPED: bool(slowed & CAPPED),
-        CONTENDED: shared or stalled >= CONTENDED_SHARE,
+        CONTENDED: stalled >= CONTENDED_SHARE,
+        SHARED: evidence.processes is not None and evidence.processes > 1,
         STALLS: STALLS_SHARE <= stalled < CONTENDED_SHARE,
         NOT_STEADY: not evidence.steady,
         WIDE_INTERVAL: not _is_tight(usable, evidence, protocol),

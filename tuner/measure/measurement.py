@@ -16,6 +16,7 @@ from tuner.measure.protocol import PROTOCOL_VERSION, TimingProtocol
 THROTTLED = "throttled"
 POWER_CAPPED = "power_capped"
 CONTENDED = "contended"
+SHARED = "shared"
 STALLS = "stalls"
 DRIFTED = "drifted"
 NOT_STEADY = "not_steady"
@@ -25,7 +26,8 @@ LAUNCH_BOUND = "launch_bound"
 FLAGS: dict[str, str] = {
     THROTTLED: "the device slowed its clocks for heat or by its board's limits",
     POWER_CAPPED: "the device held its clocks down to its power limit, or to clocks set for it",
-    CONTENDED: "other work ran on the device",
+    CONTENDED: "so many samples took far longer than the others that other work must have run",
+    SHARED: "another process has the device open, at work or not",
     STALLS: "some samples took far longer than the others",
     DRIFTED: "a reference kernel's time moved meanwhile; the times are corrected by it",
     NOT_STEADY: "times still moved when the longest warm-up ended",
@@ -172,5 +174,6 @@ def _plain(reading: Reading) -> dict[str, Any]:
 
 __all__ = [
     "CONTENDED", "DRIFTED", "FLAGS", "LAUNCH_BOUND", "NOT_STEADY", "POWER_CAPPED", "RETRIED",
-    "STALLS", "THROTTLED", "WIDE_INTERVAL", "Measurement", "bare", "gated", "why_impossible",
+    "SHARED", "STALLS", "THROTTLED", "WIDE_INTERVAL", "Measurement", "bare", "gated",
+    "why_impossible",
 ]  # fmt: skip

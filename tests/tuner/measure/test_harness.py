@@ -17,11 +17,12 @@ from tuner.measure import measurement as flags
 from tuner.measure import trust
 from tuner.measure.check import CheckedDevice, row_floor_us
 from tuner.measure.device import Timing, Trial
-from tuner.measure.fake import FakeDevice, Fault, Throttle
+from tuner.measure.fake import FAKE, FakeDevice, Fault, Throttle
 from tuner.measure.harness import Harness
 from tuner.measure.interleave import race
 from tuner.measure.measurement import Measurement
 from tuner.measure.protocol import TimingProtocol
+from tuner.measure.timer import TimerDevice, WallClock
 
 C = Trial("c")
 REFERENCE = Trial("reference")
@@ -75,7 +76,7 @@ FAULTS: Mapping[str, tuple[dict[str, Any], set[str]]] = {
     "too much noise": ({"noise": 0.3}, {flags.WIDE_INTERVAL}),
     "stalls": ({"stalls": 0.06}, {flags.STALLS}),
     "others' work": ({"stalls": 0.3}, {flags.CONTENDED}),
-    "another process": ({"sharing": 2}, {flags.CONTENDED}),
+    "another process": ({"sharing": 2}, {flags.SHARED}),
     "alone": ({"sharing": 1}, set()),
     "drift": ({"drift": 1e-4}, {flags.DRIFTED}),
     "heat": ({"throttles": [Throttle(0.0, 1e9)]}, {flags.THROTTLED}),
@@ -121,6 +122,26 @@ def test_one_that_stays_throttled_is_kept_with_its_flag_after_so_many_times() ->
     assert found.latency_us == pytest.approx(130.0)
     assert found.clocks["throttle_after"] == "hw_thermal"
     assert found.clocks["sm_clock_before_mhz"] == pytest.approx(1980 / 1.3)
+
+
+def test_a_device_that_stays_hot_costs_no_more_retries_until_it_has_cooled_down() -> None:
+    fake = FakeDevice({"c": 100.0}, throttles=[Throttle(0.0, 8.0)])
+    rig = harness(fake)
+    attempts = [rig.measure(C).attempts for _ in range(4)]
+    assert attempts == [3, 3, 1, 1]
+    fake.wait(8.0)
+    assert rig.measure(C).flags == ()
+
+
+def test_no13_whatever_can_be_called_may_be_measured() -> None:
+    calls: list[int] = []
+    device = TimerDevice(WallClock(), FAKE)
+    found = Harness(device, TimingProtocol(samples_max=20, warm_up_s=0.01)).measure(
+        Trial("mine", launch=lambda: calls.append(sum(range(1000))))
+    )
+    assert found.outcome is Outcome.OK
+    assert found.latency_us
+    assert len(calls) > 20
 
 
 def test_a_power_limit_is_how_the_device_runs_and_no_reason_to_wait() -> None:

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from perfmodel.errors import NoDeviceError
+from tuner.measure.device import Trial
+from tuner.measure.fake import FakeDevice
+from tuner.measure.gauges import NvmlGauges
+from tuner.measure.harness import Harness
 from tuner.measure.nvml import Nvml, connected, throttle_names
 
 
@@ -47,6 +51,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetPowerUsage": lambda handle: 123_456,
     "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x4 | 0x1,
     "nvmlDeviceGetMaxMigDeviceCount": lambda handle: 0,
+    "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=1)],
 }
 
 FIELDS = {
@@ -139,3 +144,43 @@ def test_idle_is_no_throttling_and_unknown_bits_are_kept() -> None:
     assert throttle_names(0) == throttle_names(0x1) == ""
     assert throttle_names(0x8 | 0x40) == "hw_slowdown,hw_thermal"
     assert throttle_names(0x1000) == "unknown_0x1000"
+
+
+EVERY_QUERY = [name for name in ANSWERS if name not in ("nvmlInit", "nvmlShutdown")]
+
+
+def measured_with(binding: Any) -> dict[str, Any]:
+    fake = FakeDevice({"c": 100.0})
+    gauges = NvmlGauges(Nvml(binding), 0)
+    harness = Harness(fake, gauges=gauges, clock=fake.clock, wait=fake.wait)
+    return harness.measure(Trial("c")).to_dict()
+
+
+@pytest.mark.parametrize("error", [NotSupportedError(), TornError()], ids=["refused", "torn"])
+@pytest.mark.parametrize("query", EVERY_QUERY)
+def test_dv2_dv4_any_query_may_be_refused_and_the_time_is_measured_all_the_same(
+    query: str, error: Exception
+) -> None:
+    found = measured_with(library(**{query: refusing(error)}))
+    assert found["outcome"] == "ok"
+    assert found["latency_us"] == 100.0
+    whole = measured_with(library())
+    assert set(found["clocks"]["before"]) == set(whole["clocks"]["before"])
+    assert 0.0 not in found["clocks"]["before"].values()  # null where nobody says
+
+
+def test_dv5_clocks_are_never_changed_and_unlocked_ones_are_recorded() -> None:
+    """The library has no function that changes anything: calling one would fail the test."""
+    unlocked = library(nvmlDeviceGetApplicationsClock=lambda handle, kind: 1980)
+    assert not [name for name in vars(unlocked) if "Set" in name or "Reset" in name]
+    assert measured_with(unlocked)["clocks"]["locked"] is False
+    assert measured_with(library())["clocks"]["locked"] is True
+    no_permission = library(nvmlDeviceGetApplicationsClock=refusing(NotSupportedError()))
+    assert measured_with(no_permission)["clocks"]["locked"] is None
+
+
+def test_another_process_on_the_device_is_seen() -> None:
+    two = library(nvmlDeviceGetComputeRunningProcesses=lambda handle: [1, 2])
+    assert measured_with(two)["flags"] == ["power_capped", "shared"]
+    assert measured_with(library())["flags"] == ["power_capped"]
+    assert Nvml(library(nvmlDeviceGetHandleByIndex=refusing(TornError()))).processes(0) is None
