@@ -399,6 +399,10 @@ def _print_check(report: CheckReport) -> None:
         f"{report.noisy:,} rows above 10 %"
     )
     typer.echo(f"clocks: known of {report.clocks_known:,} rows, {report.throttled:,} throttled")
+    if report.flags:
+        typer.echo("flags: " + ", ".join(f"{n:,} {name}" for name, n in report.flags.items()))
+    if report.drift is not None:
+        typer.echo(f"drift of the reference kernel: {100 * report.drift:+.1f} % at most")
     typer.echo(f"the plan's predictions: median error {percent(report.error_median)}")
     if len(report.drivers) > 1:
         typer.echo(f"drivers: {', '.join(report.drivers)}")

@@ -128,9 +128,8 @@ def replay_bench(table: Path, sleep_s: float, gpu: str) -> Bench:
 
     if not table.is_file():
         raise MissingDataError(f"no measurement table at {table} to replay")
-    wanted = dict.fromkeys(
-        ["family", "gpu", "outcome", "latency_us", "timing_method", "driver_version"]
-    )
+    wanted = ["family", "gpu", "outcome", "latency_us", "timing_method", "driver_version",
+              "protocol_version", "l2_state"]  # fmt: skip
     columns = [*wanted, "config_extras", "is_library"]
     for family, names in IDENTITY_COLUMNS.items():
         del family
@@ -143,7 +142,7 @@ def replay_bench(table: Path, sleep_s: float, gpu: str) -> Bench:
     for row in found.to_pylist():
         if row["is_library"]:
             continue
-        methods.add(row["timing_method"])
+        methods.add(_method(row))
         drivers.add(row["driver_version"])
         extras = _extras(row["config_extras"])
         text = measurement_text(row["family"], row, extras)
@@ -172,6 +171,14 @@ def absolute_address(address: str) -> str:
         return address
     name, question, query = rest.partition("?")
     return f"replay:{Path(name).expanduser().resolve()}{question}{query}"
+
+
+def _method(row: Mapping[str, Any]) -> str | None:
+    """How a row was timed: by our own protocol, which chooses events or a graph for each launch."""
+    if row["protocol_version"] is not None and row["l2_state"] is not None:
+        return f"steady-{row['l2_state']}"
+    method = row["timing_method"]
+    return None if method is None else str(method)
 
 
 def _config_columns() -> tuple[str, ...]:

@@ -37,6 +37,8 @@ class CheckReport:
     clocks_known: int
     error_median: float | None  # of the plan's predictions against what was measured
     drivers: tuple[str, ...]
+    flags: Mapping[str, int]  # rows by what is doubtful about them
+    drift: float | None  # of a reference kernel, the largest either way
 
     @property
     def sound(self) -> bool:
@@ -76,5 +78,7 @@ def check(merged: Merged) -> CheckReport:
         throttled=sum(bool(text) for text in throttle),
         clocks_known=sum("sm_clock_after_mhz" in r.clocks for r in rows),
         error_median=float(np.median(error)) if len(error) else None,
+        flags=dict(Counter(flag for row in rows for flag in row.flags).most_common()),
+        drift=max((row.drift for row in rows if row.drift is not None), key=abs, default=None),
         drivers=tuple(sorted({h.driver for _, h in merged.rows.values() if h.driver})),
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfmodel.errors import NoDeviceError, NotInstalledError
 from tuner.collect.bench import Bench
 from tuner.collect.inventory import NEEDS_NONE, manifest, require_known, visible_devices
 from tuner.collect.plan_file import Item, Plan, PlannedProblem
+from tuner.measure.copies import TensorLaunch
 from tuner.measure.device import Trial
 from tuner.measure.failures import classify
+from tuner.measure.gauges import NvmlGauges
 from tuner.measure.nvml import Nvml
 
 if TYPE_CHECKING:
@@ -36,13 +38,14 @@ def cuda_bench(ordinal: int, plan: Plan) -> Bench:
     require_known(found.identity)
     _require_torch()
     from tuner.collect.kernels import compiler_name, source_hashes  # noqa: PLC0415 - loads Triton
-    from tuner.measure.timer import CudaEvents, TimerDevice  # noqa: PLC0415 - as above
+    from tuner.measure.session import cuda_harness  # noqa: PLC0415 - as above
 
-    nvml = Nvml()
+    nvml, address = Nvml(), f"cuda:{ordinal}"
+    harness = cuda_harness(address, found.identity, gauges=NvmlGauges(nvml, found.facts.index))
     return Bench(
-        device=TimerDevice(CudaEvents(f"cuda:{ordinal}"), found.identity),
-        trials=KernelTrials(f"cuda:{ordinal}"),
-        clocks=partial(_clocks, nvml, found.facts.index),
+        device=harness,
+        # What the timer has prepared holds a problem's inputs: it goes with them.
+        trials=KernelTrials(address, release=harness.close),
         compiler=compiler_name(),
         kernels=source_hashes(plan.items),
         manifest=manifest(found, nvml.reading(found.facts.index)),
@@ -53,10 +56,14 @@ class KernelTrials:
     """Trials of the reference kernels on a torch device; one problem's inputs are kept at a time.
 
     On ``cpu`` they run in Triton's interpreter (``TRITON_INTERPRET=1``): correct, and no times.
+
+    Args:
+        device: a torch device.
+        release: called before a problem's inputs are given back, for whoever else holds them.
     """
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self, device: str, release: Callable[[], None] = lambda: None) -> None:
+        self._device, self._release = device, release
         self._problem: PlannedProblem | None = None
         self._inputs: Tensors = {}
         self._refused: BaseException | None = None
@@ -78,13 +85,16 @@ class KernelTrials:
         plan = launches_of(item)
         tensors = {**self._inputs, **allocate(plan, self._device)}
         return Trial(
-            item.text, launch=partial(execute, plan, tensors), expected_us=item.config.expected_us
+            item.text,
+            launch=TensorLaunch(partial(execute, plan), tensors),
+            expected_us=item.config.expected_us,
         )
 
     def close(self) -> None:
         """Give the memory back."""
         import torch  # noqa: PLC0415 - optional extra
 
+        self._release()
         self._problem, self._inputs, self._refused = None, {}, None
         torch.cuda.empty_cache()
 
@@ -100,10 +110,6 @@ class KernelTrials:
             if found is None or found.poisoned:
                 raise
             self._refused = error.with_traceback(None)
-
-
-def _clocks(nvml: Nvml, index: int, when: str) -> Mapping[str, Any]:
-    return nvml.reading(index).columns(when)
 
 
 def _require_torch() -> None:

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 IMPORTER = "collected"
 IMPORTER_VERSION = 1
 
-METHODS: Mapping[str, tuple[str, str | None]] = {
+METHODS: Mapping[str, tuple[str | None, str | None]] = {
     "events": ("events", "cold"),  # tuner.measure.timer flushes the L2 before each launch
     "do_bench": ("events", "cold"),  # triton.testing.do_bench flushes the L2 before each launch
     "cuda_graph": ("cuda_graph", None),
+    "steady-cold": (None, "cold"),
+    "steady-warm": (None, "warm"),
 }
-"""By the name of a timing protocol: how it times, and the state that it leaves the L2 in."""
+"""By the name of a timing protocol: how it times, where that is not for each row to say, and the
+state that it leaves the L2 in."""
 
 SAME_EVERYWHERE = ("plan", "protocol", "schema", "gpu", "compiler", "kernels")
 """What all shards of a table agree on; drivers may differ by host, and each row keeps its own."""

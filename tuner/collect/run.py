@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.dataset.schema import SCHEMA_VERSION
@@ -14,13 +16,19 @@ from tuner.collect.bench import Bench
 from tuner.collect.heartbeat import Heartbeat, Progress, Tell
 from tuner.collect.lock import hold
 from tuner.collect.output import Output
-from tuner.collect.plan_file import Item, Plan
+from tuner.collect.plan_file import Item, Plan, Settings
 from tuner.collect.shard import SUFFIX, Header, Row, ShardWriter
 from tuner.collect.stopping import Stopped, Stopping
+from tuner.measure.device import Device, Trial
 from tuner.measure.failures import classify
+from tuner.measure.harness import Harness
+from tuner.measure.measurement import Measurement
 
 SAVE_SECONDS = 30.0
 """Rows are copied to an output that is not a local folder this often."""
+
+DRIFT_SECONDS = 60.0
+"""A reference kernel is timed this often, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +135,10 @@ def measure(
     Raises:
         Stopped: a signal came. OutputFullError, DeviceLostError: as `run_shard`.
     """
-    saved = time.monotonic()
+    saved, drift = time.monotonic(), DriftWatch(bench.device)
     for item in items:
         with stopping.interruptible():
-            row = measure_one(item, bench, plan)
+            row = measure_one(item, bench, plan, drift.look())
         writer.append(row)
         beat.beat(item.problem.origin, seconds_of(item), failed=not row.outcome.ran)
         if time.monotonic() - saved > SAVE_SECONDS:
@@ -138,7 +146,25 @@ def measure(
             saved = time.monotonic()
 
 
-def measure_one(item: Item, bench: Bench, plan: Plan) -> Row:
+class DriftWatch:
+    """Has a reference kernel timed now and then, on a device that has one."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._last = -math.inf
+
+    def look(self) -> float | None:
+        """Return how much slower it is than at the start, if it was time to look."""
+        if not isinstance(self._device, Harness):
+            return None
+        if time.monotonic() - self._last < DRIFT_SECONDS:
+            return None
+        drift = self._device.check_drift()
+        self._last = time.monotonic()
+        return drift
+
+
+def measure_one(item: Item, bench: Bench, plan: Plan, drift: float | None = None) -> Row:
     """Measure one item; whatever its inputs or its launch raise is an outcome.
 
     Raises:
@@ -147,31 +173,49 @@ def measure_one(item: Item, bench: Bench, plan: Plan) -> Row:
     started = time.perf_counter()
     before = bench.clocks("before")
     outcome, samples, reason = Outcome.CRASHED, tuple[float, ...](), None
+    about: dict[str, Any] = {}
+    flags: tuple[str, ...] = ()
     try:
         trial = bench.trials.trial(item)
-        timing = bench.device.time(
-            trial, samples=plan.settings.samples, limit_s=plan.settings.limit_s
-        )
-        outcome, samples, reason = timing.outcome, timing.samples_us, timing.reason
+        found = timed(trial, bench.device, plan.settings)
+        outcome, reason, flags = found.outcome, found.timing.reason, found.flags
+        samples = found.timing.samples_us
+        about = {n: v for n, v in found.clocks.items() if v is not None}
+        if found.timing.method is not None:
+            about["timing_method"] = found.timing.method
     except DeviceLostError:
         raise
     except Exception as error:  # out of memory for the inputs, or a kernel that does not take them
-        found = classify(error)
-        if isinstance(error, PerfmodelError) and found is None:
+        failure = classify(error)
+        if isinstance(error, PerfmodelError) and failure is None:
             outcome, reason = Outcome.COMPILE_FAILED, str(error)
-        elif found is None:
+        elif failure is None:
             raise
         else:
-            outcome, reason = found.outcome, found.reason
+            outcome, reason = failure.outcome, failure.reason
     return Row(
         item=item.number,
         key=item.key,
         outcome=outcome,
         samples_us=samples if outcome.ran else (),
         reason=reason,
-        clocks={**before, **bench.clocks("after")},
+        clocks={**before, **bench.clocks("after"), **about},
         wall_s=round(time.perf_counter() - started, 6),
+        flags=flags,
+        drift=drift,
     )
+
+
+def timed(trial: Trial, device: Device, settings: Settings) -> Measurement:
+    """Return what a device measured, with all that it says of it.
+
+    Raises:
+        DeviceLostError: nothing more can be timed in this process.
+    """
+    samples, limit_s = settings.samples, settings.limit_s
+    if isinstance(device, Harness):
+        return device.measure(trial, samples=samples, limit_s=limit_s, checked=False)
+    return Measurement(device.time(trial, samples=samples, limit_s=limit_s))
 
 
 def seconds_of(item: Item) -> float:

@@ -71,7 +71,12 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. ``clocks`` holds what the device said of itself, by schema column."""
+    """One measurement.
+
+    ``clocks`` holds what the device said of itself, by schema column; ``flags`` what is doubtful
+    (`tuner.measure.measurement.FLAGS`); ``drift`` how much slower a reference kernel had become
+    since the start, where it was timed just before.
+    """
 
     item: int  # its number in the plan
     key: str
@@ -80,6 +85,8 @@ class Row:
     reason: str | None = None
     clocks: Mapping[str, Any] = field(default_factory=dict)
     wall_s: float = 0.0
+    flags: tuple[str, ...] = ()
+    drift: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; what is empty is left out."""
@@ -92,7 +99,8 @@ class Row:
     def from_dict(cls, values: Mapping[str, Any]) -> Row:
         """Return the row that `to_dict` described."""
         outcome, samples = Outcome(values["outcome"]), tuple(values.get("samples_us", ()))
-        return cls(**{**values, "outcome": outcome, "samples_us": samples})
+        flags = tuple(values.get("flags", ()))
+        return cls(**{**values, "outcome": outcome, "samples_us": samples, "flags": flags})
 
 
 @dataclass(frozen=True)

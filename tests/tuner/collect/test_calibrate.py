@@ -60,7 +60,7 @@ def test_a_calibrated_model_fits_the_device_better(model_file: Path, tmp_path: P
     done = calibrate(plan, bench, Output(tmp_path), predictor)
     assert done.gain.problems == 6
     assert done.gain.error_after < 0.7 * done.gain.error_before
-    problem = family_of("gemm").problem(plan.problems[0].values)
+    problem = problem_of("gemm", plan.problems[0].values)
     before, after = (p.predict(problem, gpu).latency_us for p in (predictor, done.predictor))
     assert after > 1.1 * before
     again = calibrate(plan, bench, Output(tmp_path), predictor)

@@ -24,12 +24,16 @@ from perfmodel.errors import (
     UsageError,
 )
 from tuner.collect.bench import Bench, NamedTrials, open_bench
+from tuner.collect.check import check
 from tuner.collect.heartbeat import Heartbeat, Progress
+from tuner.collect.merge import gather
 from tuner.collect.output import Output
 from tuner.collect.plan_file import Item, Plan
 from tuner.collect.run import run_shard
 from tuner.collect.shard import Row, read_shard
 from tuner.measure.device import Trial
+from tuner.measure.fake import FakeDevice, Throttle
+from tuner.measure.harness import Harness
 
 from .conftest import H100, Watched
 
@@ -287,3 +291,25 @@ def test_a_replayed_table_answers_for_every_item(plan: Plan, table: Path, tmp_pa
     run_shard(plan, open_bench(f"replay:{table}", plan), Output(tmp_path))
     reasons = {row.reason for row in rows_of(tmp_path)}
     assert reasons == {None, "failed when it was recorded"}
+
+
+def test_what_the_harness_doubts_is_kept_with_the_row_and_told_by_check(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that slows down for heat, on the harness that measures on a real one."""
+    monkeypatch.setattr("tuner.collect.run.DRIFT_SECONDS", 0.0)
+    times = {item.text: item.config.expected_us for item in plan.items}
+    fake = FakeDevice(
+        {"reference": 200.0, **times}, noise=0.002, identity=H100, throttles=[Throttle(0.0, 1e6)]
+    )
+    reference = Trial("reference")
+    harness = Harness(fake, gauges=fake, reference=reference, clock=fake.clock, wait=fake.wait)
+    run_shard(plan, Bench(harness, NamedTrials()), Output(tmp_path))
+    rows = read_shard(tmp_path / "shard-1-of-1.jsonl").rows
+    assert all("throttled" in row.flags for row in rows)
+    assert all(row.drift is not None for row in rows)
+    assert {row.clocks["throttle_after"] for row in rows} != {""}
+    report = check(gather(plan, tmp_path))
+    assert report.flags["throttled"] == report.throttled == len(plan.items)
+    assert report.drift is not None
+    assert abs(report.drift) < 0.05

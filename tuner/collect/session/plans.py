@@ -11,7 +11,8 @@ from tuner.collect.families import family_of
 from tuner.collect.plan import Budget, make_plan
 from tuner.collect.plan_file import Plan, Settings
 
-SETTINGS = Settings(samples=10, limit_s=1.0)
+SETTINGS = Settings(samples=10, limit_s=0.5)
+"""Many configurations with few samples each: finalists are told apart elsewhere."""
 
 
 @dataclass(frozen=True)

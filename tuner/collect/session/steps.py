@@ -11,7 +11,7 @@ from perfmodel.errors import UsageError
 
 @dataclass(frozen=True)
 class Step:
-    """One step. ``share`` is its part of the time; it is not worth starting for under ``least_s``."""
+    """One step: its part of the time, and what it is not worth starting for."""
 
     name: str
     title: str

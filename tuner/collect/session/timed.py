@@ -10,7 +10,7 @@ from perfmodel.dataset.outcome import Outcome
 from tuner.collect.bench import Bench
 from tuner.collect.lock import hold
 from tuner.collect.plan_file import Item, Plan
-from tuner.collect.run import header_of, measure_one, shard_name
+from tuner.collect.run import DriftWatch, header_of, measure_one, shard_name
 from tuner.collect.session.attempt import Attempt
 from tuner.collect.session.ready import ReadyReader
 from tuner.collect.shard import SUFFIX, Row, ShardWriter
@@ -74,6 +74,7 @@ def time_plan(
         for item in [i for i in left if i.key in attempt.fatal]:
             out.append(_row(item, Outcome.CRASHED, attempt.fatal[item.key]))
             left.remove(item)
+        drift = DriftWatch(bench.device)
         while left and time.time() < until:
             ready.refresh()
             batch = _next_batch(left, needs, ready, waiting=not ready.ended and compiling())
@@ -84,21 +85,22 @@ def time_plan(
             for item in batch:
                 if time.time() >= until:
                     break
-                out.append(_measured(item, bench, plan, needs, ready, attempt))
+                out.append(_measured(item, bench, plan, needs, ready, attempt, drift))
                 measured.add(item.key)
             left = [item for item in left if item.key not in measured]
         return not left
 
 
 def _measured(
-    item: Item, bench: Bench, plan: Plan, needs: Needs, ready: ReadyReader, attempt: Attempt
-) -> Row:
+    item: Item, bench: Bench, plan: Plan, needs: Needs, ready: ReadyReader, attempt: Attempt,
+    drift: DriftWatch,
+) -> Row:  # fmt: skip
     for key in needs[item.key]:
         reason = ready.reasons.get(key)
         if reason is not None:
             return _row(item, Outcome.COMPILE_FAILED, reason)
     attempt.begin(item.key)
-    return measure_one(item, bench, plan)
+    return measure_one(item, bench, plan, drift.look())
 
 
 def _next_batch(
