@@ -23,6 +23,7 @@ from perfmodel.learned.shape_training import (
     DEVICE_SPEC,
     any_spec,
     device_spec,
+    drawn,
     fit_any_device,
     fit_shape_heads,
     shape_model,
@@ -43,6 +44,11 @@ MODELS: Mapping[str, tuple[str, str]] = {
 }
 """Models by name, and the family and data type of the rows that each learns from: one model of
 several types of products answered worse for all of them."""
+
+
+MOST_ROWS = {"moe": 250_000}
+"""Of families with more rows so many are drawn at random: a quarter of a million experts' layers
+tell all that trees of the size we ship can hold."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ def shape_data(name: str, cache: str | Path | None = None) -> ShapeData:
     family, dtype = MODELS[name]
     chosen = selection("shape-sites", family, dtype)
     frame, _ = chosen.load(columns_of(family), cache)
-    frame = frame[chosen.usable(frame, TRAIN) & has_arithmetic(frame)].reset_index(drop=True)
+    frame = frame[chosen.usable(frame, TRAIN) & has_arithmetic(frame)]
+    frame = frame.iloc[drawn(len(frame), MOST_ROWS.get(family, len(frame)))].reset_index(drop=True)
     sources = _sources([chosen], [frame], cache)
     return ShapeData(shape_rows(frame), sources, any_spec(family), device_spec(family, dtype))
 

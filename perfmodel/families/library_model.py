@@ -20,12 +20,16 @@ from perfmodel.prediction import Basis
 from perfmodel.problems import Problem
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.gemm import Gemm
+from perfmodel.problems.grouped_gemm import GroupedGemm
 from perfmodel.problems.library import LibraryKernel, stand_in
 
 Array = NDArray[np.float64]
 
-BLOCK_SCALED_BACKENDS = frozenset({"deepgemm"})
-"""Backends whose 8-bit products have a scale per block in all data."""
+BLOCK_SCALED_BACKENDS = {
+    "gemm-fp8": frozenset({"deepgemm"}),
+    "moe-fp8": frozenset({"deepgemm", "triton"}),
+}
+"""Backends whose 8-bit products have a scale per block in all data, or nearly all, by model."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class LearnedShape:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Backing:
+    """The data that answers for a kernel on a device; ``here``: measured on that very device."""
+
+    kernel: LibraryKernel
+    here: bool
+    expected_error: float | None
+    notes: tuple[str, ...]
+
+
 def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape | None:
     """Return what the shipped model of the problem's family says, ``None`` where it has nothing.
 
@@ -53,13 +67,37 @@ def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape
     model = shipped_shape_model(family)
     if model is None:
         return None
-    wanted = _dtype_name(problem)
+    found = _backing(model, problem.backend, _dtype_name(problem), gpu)
+    if found is None:
+        return None
+    columns, estimate = shape_columns(table, gpu)
+    backend = found.kernel.kernel or found.kernel.backend
+    scaled = backend in BLOCK_SCALED_BACKENDS.get(family, ())
+    columns |= kernel_columns(found.kernel.backend, backend, scaled)
+    features = shape_matrix(columns, len(estimate))
+    own = model.for_device(gpu.name)
+    within = own.covers(features) & (found.here and not found.notes)
+    return LearnedShape(
+        seconds=estimate.seconds * np.exp(own.log_correction(features)),
+        log_interval=own.log_interval(features, found.here),
+        basis=tuple("interpolated" if known else "extrapolated" for known in within),
+        model=model.version,
+        expected_error=found.expected_error,
+        estimate=estimate,
+        notes=found.notes,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _backing(
+    model: ShapeModel, wanted_kernel: LibraryKernel, wanted: str, gpu: Gpu
+) -> _Backing | None:
     dtype = nearest_dtype(model, gpu.name, wanted)
     known = [_resolved(text, gpu) for text in model.known_kernels(gpu.name)]
-    found = stand_in(problem.backend, known)
+    found = stand_in(wanted_kernel, known)
     if found is None and gpu.name in model.manifest.kernels:
         everywhere = [_resolved(text, gpu) for text in model.known_kernels("")]
-        found = stand_in(problem.backend, everywhere)
+        found = stand_in(wanted_kernel, everywhere)
     if dtype is None or found is None:
         return None
     kernel, reason = found
@@ -74,25 +112,8 @@ def learned_shape(problem: Problem, table: ShapeTable, gpu: Gpu) -> LearnedShape
         )
     elif not model.knows(gpu.name, dtype):
         notes.append(f"no data of {dtype} on {gpu.name}: what other devices' data says")
-    columns, estimate = shape_columns(table, gpu)
-    backend = kernel.kernel or kernel.backend
-    scaled = backend in BLOCK_SCALED_BACKENDS
-    columns |= kernel_columns(kernel.backend, backend, scaled)
-    features = shape_matrix(columns, len(estimate))
-    own = model.for_device(gpu.name)
-    exact = here and not notes
-    within = own.covers(features) & exact
-    accuracy = model.accuracy
-    entry = accuracy.get(f"{gpu.name}/{dtype}") if here else _left_out(model, dtype)
-    return LearnedShape(
-        seconds=estimate.seconds * np.exp(own.log_correction(features)),
-        log_interval=own.log_interval(features, here),
-        basis=tuple("interpolated" if known else "extrapolated" for known in within),
-        model=model.version,
-        expected_error=(entry or {}).get("error_mean"),
-        estimate=estimate,
-        notes=tuple(notes),
-    )
+    entry = model.accuracy.get(f"{gpu.name}/{dtype}") if here else _left_out(model, dtype)
+    return _Backing(kernel, here, (entry or {}).get("error_mean"), tuple(notes))
 
 
 def model_family(problem: Problem) -> str | None:
@@ -102,6 +123,8 @@ def model_family(problem: Problem) -> str | None:
     if isinstance(problem, Attention) and not problem.backward:
         longest = max((q for q, _ in problem.items), default=0)
         return "decode" if longest <= 1 else "prefill"
+    if isinstance(problem, GroupedGemm):
+        return "moe-fp8" if problem.compute_dtype.bits == 8 else "moe"
     return None
 
 
@@ -147,6 +170,8 @@ def _dtype_name(problem: Problem) -> str:
         one, other = str(problem.a_dtype), str(problem.b_dtype or problem.a_dtype)
     elif isinstance(problem, Attention):
         one, other = str(problem.dtype), str(problem.kv_dtype or problem.dtype)
+    elif isinstance(problem, GroupedGemm):
+        one, other = str(problem.dtype), str(problem.weight_dtype or problem.dtype)
     else:
         return str(problem.dtype)
     return one if one == other else f"{one}/{other}"

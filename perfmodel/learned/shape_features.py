@@ -7,7 +7,8 @@ words. Sizes themselves enter too: at a fixed size a library takes the same way 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,19 @@ EXPERT_TILES = ((16, 128), (64, 128), (128, 256))
 """Rows of an expert's tokens by columns, as frameworks choose them for few, some and many."""
 
 
+class Log(NamedTuple):
+    """A column on its way: its logarithm to base 2 is the feature."""
+
+    of: Any
+
+
+_ROWS, _COLS = np.array(GEMM_TILES, dtype=np.float64).T[:, :, None]
+_GEMM_NAMES = tuple(f"{rows}x{cols}" for rows, cols in GEMM_TILES)
+_PADDED = np.array(PADDED_SIZES, dtype=np.float64)[:, None]
+_QUERIES = np.array(QUERY_TILES, dtype=np.float64)[:, None]
+_ATTENTION_NAMES = tuple(f"{kind}{rows}" for rows in QUERY_TILES for kind in ("q", "packed"))
+
+
 def gemm_shape_columns(p: GemmTable, gpu: Gpu, e: ShapeEstimate) -> dict[str, Column]:
     """Return every feature of matrix products by name, each one value or one a row."""
     m, n, k = (np.asarray(v, dtype=np.float64) for v in (p.m, p.n, p.k))
@@ -56,27 +70,30 @@ def gemm_shape_columns(p: GemmTable, gpu: Gpu, e: ShapeEstimate) -> dict[str, Co
     l2 = float(gpu.l2_bytes)
     columns = _terms(e, gpu, p.compute_dtype.name)
     columns |= {
-        "a_over_l2": _log2(batch * m * k * p.a_dtype.bytes / l2),
-        "b_over_l2": _log2(batch * n * k * p.b_dtype.bytes / l2),
-        "out_over_l2": _log2(batch * m * n * p.out_dtype.bytes / l2),
-        "m": _log2(m),
-        "n": _log2(n),
-        "k": _log2(k),
-        "aspect": _log2(m) - _log2(n),
+        "a_over_l2": Log(batch * m * k * p.a_dtype.bytes / l2),
+        "b_over_l2": Log(batch * n * k * p.b_dtype.bytes / l2),
+        "out_over_l2": Log(batch * m * n * p.out_dtype.bytes / l2),
+        "m": Log(m),
+        "n": Log(n),
+        "k": Log(k),
+        "aspect": 0.0,  # in place, and set below
         "a_bits": float(p.a_dtype.bits),
         "b_bits": float(p.b_dtype.bits),
         "k_rest64": np.mod(k, 64.0),
         "k_rest128": np.mod(k, 128.0),
     }
-    for rows, cols in GEMM_TILES:
-        tiles = np.ceil(m / rows) * np.ceil(n / cols) * batch
-        columns |= _waves(f"{rows}x{cols}", tiles / gpu.sm_count)
-    for size in PADDED_SIZES:
-        columns[f"pad_m{size}"] = np.ceil(m / size) * size / np.maximum(m, 1.0)
-        columns[f"pad_n{size}"] = np.ceil(n / size) * size / np.maximum(n, 1.0)
+    tiles = np.ceil(m / _ROWS) * np.ceil(n / _COLS) * batch
+    columns |= _waves(_GEMM_NAMES, tiles / gpu.sm_count)
+    padded_m, padded_n = (
+        np.ceil(value / _PADDED) * _PADDED / np.maximum(value, 1.0) for value in (m, n)
+    )
+    for size, pad_m, pad_n in zip(PADDED_SIZES, padded_m, padded_n, strict=True):
+        columns[f"pad_m{size}"], columns[f"pad_n{size}"] = pad_m, pad_n
     for name, value in (("m", m), ("n", n), ("k", k)):
-        columns[f"{name}_alignment"] = _log2(np.gcd(value.astype(np.int64), ALIGNMENT_MAX))
-    return columns
+        columns[f"{name}_alignment"] = Log(np.gcd(value.astype(np.int64), ALIGNMENT_MAX))
+    found = _logged(columns)
+    found["aspect"] = found["m"] - found["n"]
+    return found
 
 
 def attention_shape_columns(p: AttentionTable, gpu: Gpu, e: ShapeEstimate) -> dict[str, Column]:
@@ -92,32 +109,32 @@ def attention_shape_columns(p: AttentionTable, gpu: Gpu, e: ShapeEstimate) -> di
     columns = _terms(e, gpu, p.compute_dtype.name)
     per_sm = sequences * p.kv_heads / gpu.sm_count
     columns |= {
-        "sequences": _log2(sequences),
-        "q_longest": _log2(q_longest),
-        "kv_longest": _log2(kv_longest),
-        "kv_over_q": _log2(kv_longest) - _log2(q_longest),
-        "q_heads": _log2(p.q_heads),
-        "kv_heads": _log2(p.kv_heads),
-        "group": _log2(group),
+        "sequences": Log(sequences),
+        "q_longest": Log(q_longest),
+        "kv_longest": Log(kv_longest),
+        "kv_over_q": 0.0,  # in place, and set below
+        "q_heads": Log(p.q_heads),
+        "kv_heads": Log(p.kv_heads),
+        "group": Log(group),
         "head_dim": p.head_dim,
         "v_head_dim": p.v_head_dim,
         "causal": p.causal,
-        "window": _log2(np.where(np.isinf(p.window), 2.0**30, p.window)),
+        "window": Log(np.where(np.isinf(p.window), 2.0**30, p.window)),
         "window_over_kv": np.minimum(p.window / np.maximum(kv_longest, 1.0), 2.0),
         "q_bits": float(p.dtype.bits),
         "kv_bits": float(p.kv_dtype.bits),
-        "kv_over_l2": _log2(p.keys * p.kv_heads * (key + value) / l2),
-        "head_kv_over_l2": _log2(kv_longest * (key + value) / l2),
-        "heads_per_sm": _log2(sequences * p.q_heads / gpu.sm_count),
-        "kv_heads_per_sm": _log2(per_sm),
+        "kv_over_l2": Log(p.keys * p.kv_heads * (key + value) / l2),
+        "head_kv_over_l2": Log(kv_longest * (key + value) / l2),
+        "heads_per_sm": Log(sequences * p.q_heads / gpu.sm_count),
+        "kv_heads_per_sm": Log(per_sm),
         "kv_heads_fill": _fill(per_sm),
     }
-    for rows in QUERY_TILES:
-        alone = p.total(p.count * np.ceil(p.q_len / rows)) * p.q_heads
-        packed = p.total(p.count * np.ceil(p.q_len * p.per_group(group) / rows)) * p.kv_heads
-        columns |= _waves(f"q{rows}", alone / gpu.sm_count)
-        columns |= _waves(f"packed{rows}", packed / gpu.sm_count)
-    return columns
+    alone = p.total(p.count * np.ceil(p.q_len / _QUERIES)) * p.q_heads
+    packed = p.total(p.count * np.ceil(p.q_len * p.per_group(group) / _QUERIES)) * p.kv_heads
+    both = np.stack([alone, packed], axis=1).reshape(-1, len(p))
+    found = _logged(columns | _waves(_ATTENTION_NAMES, both / gpu.sm_count))
+    found["kv_over_q"] = found["kv_longest"] - found["q_longest"]
+    return found
 
 
 def grouped_gemm_shape_columns(
@@ -131,23 +148,23 @@ def grouped_gemm_shape_columns(
     layer = p.tokens * p.top_k
     passed = layer * (p.columns + p.inner + 2.0 * p.hidden) * p.out_dtype.bytes
     columns |= {
-        "layer_rows": _log2(layer),
-        "layer_dram": _log2(passed / (gpu.dram_bandwidth_gb_per_s * 1e9) / e.seconds),
-        "weights_over_l2": _log2(active * p.hidden * (p.columns + p.inner) * weight / l2),
-        "expert_over_l2": _log2(p.hidden * p.columns * weight / l2),
-        "rows_over_l2": _log2(routed * (p.columns + p.inner) * token / l2),
-        "tokens": _log2(p.tokens),
-        "routed": _log2(routed),
-        "held": _log2(p.held),
-        "top_k": _log2(p.top_k),
-        "ep": _log2(p.ep),
+        "layer_rows": Log(layer),
+        "layer_dram": Log(passed / (gpu.dram_bandwidth_gb_per_s * 1e9) / e.seconds),
+        "weights_over_l2": Log(active * p.hidden * (p.columns + p.inner) * weight / l2),
+        "expert_over_l2": Log(p.hidden * p.columns * weight / l2),
+        "rows_over_l2": Log(routed * (p.columns + p.inner) * token / l2),
+        "tokens": Log(p.tokens),
+        "routed": Log(routed),
+        "held": Log(p.held),
+        "top_k": Log(p.top_k),
+        "ep": Log(p.ep),
         "active_share": active / p.held,
-        "rows_per_expert": _log2(routed / active),
-        "busiest_over_mean": _log2(p.busiest * active / np.maximum(routed, 1.0)),
-        "busiest": _log2(p.busiest),
-        "hidden": _log2(p.hidden),
-        "inner": _log2(p.inner),
-        "columns": _log2(p.columns),
+        "rows_per_expert": Log(routed / active),
+        "busiest_over_mean": Log(p.busiest * active / np.maximum(routed, 1.0)),
+        "busiest": Log(p.busiest),
+        "hidden": Log(p.hidden),
+        "inner": Log(p.inner),
+        "columns": Log(p.columns),
         "gated": p.gated,
         "with_up": p.with_up,
         "with_down": p.with_down,
@@ -157,11 +174,11 @@ def grouped_gemm_shape_columns(
     for rows, cols in EXPERT_TILES:
         tiles = p.row_tiles(rows)
         columns[f"pad_m{rows}"] = tiles * rows / np.maximum(routed, 1.0)
-        columns |= _waves(f"up{rows}x{cols}", tiles * np.ceil(p.columns / cols) / gpu.sm_count)
-        columns |= _waves(f"down{rows}x{cols}", tiles * np.ceil(p.hidden / cols) / gpu.sm_count)
+        wide = np.ceil(np.stack([p.columns, p.hidden]) / cols)
+        columns |= _waves((f"up{rows}x{cols}", f"down{rows}x{cols}"), tiles * wide / gpu.sm_count)
     for name, value in (("hidden", p.hidden), ("inner", p.inner)):
-        columns[f"{name}_alignment"] = _log2(np.gcd(value.astype(np.int64), ALIGNMENT_MAX))
-    return columns
+        columns[f"{name}_alignment"] = Log(np.gcd(value.astype(np.int64), ALIGNMENT_MAX))
+    return _logged(columns)
 
 
 def kernel_columns(library: str, backend: str, block_scaled: bool) -> dict[str, Column]:
@@ -196,37 +213,33 @@ def shape_matrix(columns: dict[str, Column], rows: int) -> NDArray[np.float32]:
     return out.T.astype(np.float32, order="C")
 
 
-def _terms(e: ShapeEstimate, gpu: Gpu, dtype: str) -> dict[str, Column]:
+def _terms(e: ShapeEstimate, gpu: Gpu, dtype: str) -> dict[str, Column | Log]:
     """Every term of the estimate as a ratio; sums of times, bytes and operations never alone."""
     peak = gpu.tensor_tflops.get(dtype) or gpu.plain_tflops.get(dtype, 1.0)
     balance = peak * 1e3 / gpu.dram_bandwidth_gb_per_s
-    columns: dict[str, Column] = {
-        f"{name}_share": _log2(e.by_limiter[name] / e.seconds) for name in SHAPE_LIMITERS
+    columns: dict[str, Column | Log] = {
+        f"{name}_share": Log(e.by_limiter[name] / e.seconds) for name in SHAPE_LIMITERS
     }
     ideal = {
         "tensor": e.tensor_s, "sfu": e.sfu_s, "fma": e.fma_s, "dram": e.dram_s, "l2": e.l2_s,
     }  # fmt: skip
-    columns |= {f"ideal_{name}": _log2(value / e.seconds) for name, value in ideal.items()}
+    columns |= {f"ideal_{name}": Log(value / e.seconds) for name, value in ideal.items()}
     return columns | {
-        "seconds_over_launch": _log2(e.seconds / e.launch_s),
-        "roofline_share": _log2(e.roofline_s / e.seconds),
-        "one_tile": _log2(e.one_tile_s / e.seconds),
-        "waves": _log2(e.waves),
+        "seconds_over_launch": Log(e.seconds / e.launch_s),
+        "roofline_share": Log(e.roofline_s / e.seconds),
+        "one_tile": Log(e.one_tile_s / e.seconds),
+        "waves": Log(e.waves),
         "sm_share": e.sm_share,
-        "padding": _log2(e.padding),
-        "longest_share": _log2(e.longest_share),
+        "padding": Log(e.padding),
+        "longest_share": Log(e.longest_share),
         "resident": e.resident,
         "split": e.split,
         "tiling": e.tiling.astype(np.float64),
-        "intensity_over_balance": _log2(e.flops / np.maximum(e.bytes_moved, 1.0) / balance),
-        "footprint_over_l2": _log2(e.footprint_bytes / gpu.l2_bytes),
+        "intensity_over_balance": Log(e.flops / np.maximum(e.bytes_moved, 1.0) / balance),
+        "footprint_over_l2": Log(e.footprint_bytes / gpu.l2_bytes),
         "wgmma": float(gpu.can("wgmma")),
         "tmem": float(gpu.can("tmem")),
     }
-
-
-def _waves(name: str, per_sm: Array) -> dict[str, Column]:
-    return {f"waves_{name}": _log2(per_sm), f"fill_{name}": _fill(per_sm)}
 
 
 def _fill(per_sm: Array) -> Array:
@@ -235,5 +248,20 @@ def _fill(per_sm: Array) -> Array:
     return np.where(per_sm > WAVES_MAX, 1.0, per_sm / rounds)
 
 
-def _log2(values: Any) -> Array:
-    return np.asarray(np.log2(np.maximum(values, TINY)), dtype=np.float64)
+def _waves(names: Sequence[str], per_sm: Array) -> dict[str, Column | Log]:
+    """Rounds over the SMs, and how full they are, of tilings (T, N) by name."""
+    columns: dict[str, Column | Log] = {}
+    for name, waves, share in zip(names, per_sm, _fill(per_sm), strict=True):
+        columns[f"waves_{name}"] = Log(waves)
+        columns[f"fill_{name}"] = share
+    return columns
+
+
+def _logged(columns: Mapping[str, Column | Log]) -> dict[str, Column]:
+    """Take all logarithms at once: for a single problem each call costs more than its sums."""
+    raw = [value.of for value in columns.values() if isinstance(value, Log)]
+    stacked = np.empty((len(raw), max(map(np.size, raw))))
+    for row, value in zip(stacked, raw, strict=True):
+        row[...] = value
+    logs = iter(np.log2(np.maximum(stacked, TINY)))
+    return {n: next(logs) if isinstance(v, Log) else v for n, v in columns.items()}

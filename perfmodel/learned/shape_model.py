@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class ShapeManifest:
     spec: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ShapeModel:
     """A boosted correction to the estimate of kernels of unknown tile.
 
@@ -78,7 +79,29 @@ class ShapeModel:
 
     def for_device(self, gpu_name: str) -> ShapeModel:
         """Return the model as it answers for one device, its own trees added where it has any."""
-        return replace(self, device=gpu_name if gpu_name in self.devices else None)
+        device = gpu_name if gpu_name in self.devices else None
+        found = self._by_device.get(device)
+        if found is None:
+            found = self._by_device[device] = replace(self, device=device)
+        return found
+
+    @cached_property
+    def _by_device(self) -> dict[str | None, ShapeModel]:
+        return {}
+
+    @cached_property
+    def _trees(self) -> Forest:
+        """All trees that answer for the device, as one forest: calls cost more than few rows."""
+        if self.device is None:
+            return self.any_device
+        return self.any_device.plus(self.devices[self.device])
+
+    @cached_property
+    def _range(self) -> tuple[Floats, Floats]:
+        whole = (-np.inf, np.inf)
+        ranges = [self.manifest.ranges.get(name, whole) for name in self.manifest.features]
+        low, high = np.array(ranges, dtype=np.float64).T
+        return low, high
 
     def knows(self, gpu_name: str, dtype_name: str) -> bool:
         """Whether the training data has that data type measured on that device."""
@@ -93,17 +116,12 @@ class ShapeModel:
 
     def covers(self, features: Features) -> NDArray[np.bool_]:
         """Whether each row lies within the trained range of every feature."""
-        whole = (-np.inf, np.inf)
-        ranges = [self.manifest.ranges.get(name, whole) for name in self.manifest.features]
-        low, high = np.array(ranges, dtype=np.float64).T
+        low, high = self._range
         return np.asarray(((features >= low) & (features <= high)).all(axis=1))
 
     def log_correction(self, features: Features) -> Floats:
         """Return log(measured / analytic)."""
-        found = self.any_device.predict(features)
-        if self.device is None:
-            return found
-        return found + self.devices[self.device].predict(features)
+        return self._trees.predict(features)
 
     def log_interval(self, features: Features, known: bool) -> tuple[Floats, Floats]:
         """Return lower and upper bounds to add to the log latency, at the nominal coverage."""
@@ -112,9 +130,7 @@ class ShapeModel:
 
     def contributions(self, row: NDArray[np.float32]) -> dict[str, float]:
         """Return what each feature of one row (F,) adds to `log_correction`, by name."""
-        values = self.any_device.contributions(row)
-        if self.device is not None:
-            values = values + self.devices[self.device].contributions(row)
+        values = self._trees.contributions(row)
         return dict(zip(self.manifest.features, values.tolist(), strict=True))
 
 

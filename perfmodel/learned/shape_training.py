@@ -43,7 +43,7 @@ GEMM_DEVICE_SPEC = TrainSpec(
 )
 """A library changes its kernel from size to size, which takes more trees to tell."""
 
-MOE_ANY_SPEC = replace(ANY_SPEC, name="moe-any-device", time_trees=300)
+MOE_ANY_SPEC = replace(ANY_SPEC, name="moe-any-device", time_trees=300, subsample=0.4)
 MOE_DEVICE_SPEC = replace(DEVICE_SPEC, name="moe-device", time_trees=80)
 """Fewer than others have: what the size of all shipped models leaves."""
 

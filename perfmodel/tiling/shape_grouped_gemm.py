@@ -42,12 +42,12 @@ def grouped_gemm_shape_works(p: GroupedGemmTable, gpu: Gpu) -> tuple[ShapeWork, 
     distinct = np.minimum(routed, p.tokens)
     row_tiles = {edge: p.row_tiles(edge) for edge in {rows for rows, _ in GROUPED_TILES}}
     up = _product(
-        p, gpu, row_tiles, mask=p.with_up * some, depth=p.hidden, columns=p.columns, rows_read=distinct,
-        launches=1.0 + both,
+        p, gpu, row_tiles, mask=p.with_up * some, depth=p.hidden, columns=p.columns,
+        rows_read=distinct, launches=1.0 + both,
     )  # fmt: skip
     down = _product(
-        p, gpu, row_tiles, mask=p.with_down * some, depth=p.inner, columns=p.hidden, rows_read=routed,
-        launches=np.ones_like(both),
+        p, gpu, row_tiles, mask=p.with_down * some, depth=p.inner, columns=p.hidden,
+        rows_read=routed, launches=np.ones_like(both),
     )  # fmt: skip
     between = both * some
     activation = streaming_work(
