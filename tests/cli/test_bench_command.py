@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -285,3 +286,16 @@ def test_the_usual_kernel_is_the_one_that_collecting_takes() -> None:
     assert choose_kernel(weights).name == "gemm_weight_only"
     assert choose_kernel(PROBLEM).name == "gemm"
     assert choose_kernel(PROBLEM, None, TileConfig(split_k=4)).name == "gemm_split_k"
+
+
+def test_tb9_help_and_rehearsals_need_neither_torch_nor_triton() -> None:
+    code = (
+        "import sys; from perfmodel.cli.app import main; "
+        "sys.modules['torch'] = sys.modules['triton'] = None; "  # importing either fails
+        f"assert main({['bench', 'moe', '--help']!r}) == 0; "
+        f"sys.exit(main({['bench', *GEMM, *FAKE]!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--routing" in done.stdout
+    assert "measured / predicted" in " ".join(done.stdout.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import statistics
 
 import pytest
@@ -143,3 +144,12 @@ def test_many_launches_by_turns_keep_few_of_their_copies(cuda: SimulatedCuda) ->
     assert len(timer._prepared) <= 16
     timer.close()
     assert not timer._prepared
+
+
+def test_torch_has_what_is_private_or_in_beta() -> None:
+    torch = pytest.importorskip("torch", reason="the names are torch's")
+    assert list(inspect.signature(torch.cuda._sleep).parameters) == ["cycles"]
+    begin = inspect.signature(torch.cuda.CUDAGraph.capture_begin).parameters
+    assert begin["capture_error_mode"].default == "global"
+    assert callable(torch.cuda.CUDAGraph.reset)
+    assert callable(torch.cuda.mem_get_info)

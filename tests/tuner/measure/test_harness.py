@@ -276,3 +276,28 @@ def test_as_a_device_it_takes_no_more_than_it_is_asked_for() -> None:
 def test_a_protocol_that_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         TimingProtocol(**given)
+
+
+def test_what_fails_in_a_race_is_listed_last_with_its_reason_and_no_time() -> None:
+    faults = {"c0": Fault(outcome=Outcome.CRASHED), "c3": Fault(raw_us=(0.0,) * 5)}
+    fake = FakeDevice({"c1": 10.0, "c2": 9.0}, faults=faults, noise=0.01)
+    found = race(fake, [Trial(f"c{i}") for i in range(4)], clock=fake.clock)
+    assert found.best == "c2"
+    assert [s.config for s in found.standings] == ["c2", "c1", "c0", "c3"]
+    assert found.standings[1].behind == pytest.approx(1 / 9, rel=0.05)
+    for failed in found.standings[2:]:
+        assert failed.median_us is failed.behind is None
+        assert failed.reason
+    assert fake.count("c0") == 1
+    nothing = race(FakeDevice({}, faults=faults), [Trial("c0")])
+    assert (nothing.best, nothing.unsure) == (None, 0)
+    with pytest.raises(UsageError, match="none twice"):
+        race(fake, [])
+
+
+def test_equal_configurations_are_not_told_apart() -> None:
+    fake = FakeDevice({"c0": 10.0, "c1": 10.0}, noise=0.01)
+    found = race(fake, [Trial("c0"), Trial("c1")], clock=fake.clock, laps_max=12)
+    assert found.unsure == 2
+    assert found.standings[1].error is not None
+    assert abs(found.standings[1].behind or 0.0) <= 4 * found.standings[1].error
