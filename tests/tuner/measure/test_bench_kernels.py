@@ -36,9 +36,9 @@ said = []
 for problem, config in (
     (Gemm(32, 16, 48, a_dtype="fp16"), tile),
     (Gemm(16, 16, 256, a_dtype="fp16"), replace(tile, split_k=2)),
-    (Attention(2, 20, q_heads=2, head_dim=16, dtype="fp16"), tile),
-    (Attention(2, 1, [40, 9], 4, 2, 16, page_size=16, dtype="fp16"), tile),
-    (GroupedGemm(10, 4, 2, 32, 32, dtype="fp16"), tile),
+    (Attention(1, 20, q_heads=1, head_dim=16, dtype="fp16"), tile),
+    (Attention(2, 1, [20, 9], 2, 1, 16, page_size=16, dtype="fp16"), tile),
+    (GroupedGemm(4, 2, 1, 32, 16, dtype="fp16"), tile),
 ):
     subject = Subject(problem, choose_kernel(problem, None, config), rig.gpu)
     found = bench(subject, rig, Predictor(analytic_only=True), [config], check=True)
