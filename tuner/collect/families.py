@@ -31,12 +31,13 @@ Floats = NDArray[np.float64]
 class Scored:
     """What the model says of configurations, one each (N,).
 
-    ``log_width`` says in log units how far apart the answers are that may be right: the width of
-    the learned model's interval, or where there is none, how much longer the estimate would be if
-    nothing on the device overlapped.
+    ``score`` is what the predictor orders them by, the least first. ``log_width`` says in log units
+    how far apart the answers are that may be right: the width of the learned model's interval, or
+    where there is none, how much longer the estimate would be if nothing on the device overlapped.
     """
 
     latency_us: Floats
+    score: Floats
     log_width: Floats
 
 
@@ -102,12 +103,13 @@ class GemmFamily:
         """Return predicted times and the widths of their intervals."""
         found = predictor.launches(GemmTable.of(problem), configs, gpu)
         latency_us = np.exp(predictor.log_seconds(found)) * 1e6
+        score = predictor.scores(problem, gpu, configs)
         model = predictor.model_for(gpu)
         if model is None or found.features is None or not problem.flops:
-            return Scored(latency_us, overlap_width(found))
+            return Scored(latency_us, score, overlap_width(found))
         known = model.knows(gpu.name, found.dtype)
         low, high = model.log_interval(found.features, known)
-        return Scored(latency_us, np.asarray(high - low, dtype=np.float64))
+        return Scored(latency_us, score, np.asarray(high - low, dtype=np.float64))
 
 
 class AttentionFamily:
@@ -244,4 +246,5 @@ def _tile_score(
     problem: Attention | GroupedGemm, gpu: Gpu, configs: ConfigTable, predictor: Predictor
 ) -> Scored:
     found = predictor.launches_of(problem, configs, gpu)
-    return Scored(np.exp(predictor.log_seconds(found)) * 1e6, overlap_width(found))
+    latency_us = np.exp(predictor.log_seconds(found)) * 1e6
+    return Scored(latency_us, predictor.scores(problem, gpu, configs), overlap_width(found))

@@ -127,8 +127,8 @@ def plan_problem(
 ) -> PlannedProblem:
     """Plan up to ``configs`` configurations of one problem, out of ``table`` or of all worth it.
 
-    They are in the order in which they say most: what is left of a plan that ended early is its
-    best part.
+    They are in the order in which they say most, the predictor's own pick first: what is left of a
+    plan that ended early is its best part.
 
     Raises:
         InvalidProblemError: the family's kernel does not compute it.
@@ -164,12 +164,12 @@ def choose_configs(
     that every kind of configuration is measured, the hopeless included. Reasons take turns, so that
     any first part is a sample of all of them.
     """
-    order = np.argsort(scored.latency_us, kind="stable")
+    order = np.argsort(scored.score, kind="stable")
     picked: dict[int, str] = {}
     shared = min(count, CHOSEN_MAX)
     for row in order[: max(round(MODEL_SHARE * shared), 1)]:
         picked[int(row)] = "model"
-    limit = PROMISING * scored.latency_us[order[0]]
+    limit = PROMISING * scored.latency_us.min()
     widest = np.argsort(-scored.log_width, kind="stable")
     promising = [int(r) for r in widest if scored.latency_us[r] <= limit]
     left = [row for row in promising if row not in picked]

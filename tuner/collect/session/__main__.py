@@ -14,7 +14,7 @@ STARTED = "MEASURE_STARTED"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a session; 0 if every step that was started ended as it should."""
+    """Run a session; 0 if no step failed and no kernel was wrong."""
     parser = argparse.ArgumentParser(
         prog="measure_gpu.sh",
         description="Measure on one GPU for so many minutes: correctness, ceilings, attention, "
@@ -44,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    return int(any(end.state == "failed" for end in ends))
+    wrong = any(end.name == "correctness" and end.ok < end.rows for end in ends)
+    return int(wrong or any(end.state == "failed" for end in ends))
 
 
 def _started() -> float | None:

@@ -199,13 +199,16 @@ def _failures(frame: pd.DataFrame) -> list[str]:
 
 
 def _first_predictions(merged: Merged) -> list[str]:
-    """How the plan's predictions did against what was measured, and how their picks did."""
+    """How the plan's predictions did against what was measured, and how its picks did."""
     by_problem: dict[int, list[tuple[float, float]]] = {}
+    picked: dict[int, float] = {}
     for item in merged.plan.items:
         found = merged.rows.get(item.key)
         if found is not None and found[0].outcome.ran and found[0].samples_us:
             measured = float(np.median(found[0].samples_us))
             by_problem.setdefault(id(item.problem), []).append((item.config.expected_us, measured))
+            if item.config is item.problem.configs[0]:
+                picked[id(item.problem)] = measured
     pairs = np.array([pair for found in by_problem.values() for pair in found])
     if not len(pairs):
         return []
@@ -214,14 +217,14 @@ def _first_predictions(merged: Merged) -> list[str]:
         f"predictions before any of this was known: median error {100 * np.median(error):.1f} % "
         f"over {len(pairs):,} rows of {len(by_problem):,} problems"
     ]
-    picks = [
-        min(m for _, m in found) / min(found)[1]
-        for found in by_problem.values()
-        if len(found) >= PICK_CONFIGS_MIN
+    shares = [
+        min(measured for _, measured in found) / picked[problem]
+        for problem, found in by_problem.items()
+        if problem in picked and len(found) >= PICK_CONFIGS_MIN
     ]
-    if picks:
+    if shares:
         notes.append(
-            f"the fastest predicted took on average {np.mean(picks):.3f} of the best measured "
-            f"speed, over {len(picks):,} problems"
+            f"the predictor's first pick reached on average {np.mean(shares):.3f} of the best "
+            f"measured speed, over {len(shares):,} problems"
         )
     return notes

@@ -80,7 +80,7 @@ def test_results_are_a_few_small_files_that_say_they_are_made_up(
         assert set(rows["device_source"]) == {"rehearsal: times are made up"}
         assert rows["timing_method"].isna().all()
     checked = pq.read_table(folder / "out" / "rehearsal-correctness.parquet").to_pylist()
-    assert {row["kernel"] for row in checked} == {"gemm", "attention", "grouped_gemm"}
+    assert {row["kernel"] for row in checked} == {"gemm", "attention"}
     assert {row["outcome"] for row in checked} == {"ok"}
 
 
@@ -100,12 +100,12 @@ def test_another_call_goes_on_where_the_first_was_and_measures_nothing_twice(
 
 def test_short_of_time_the_last_steps_are_dropped_and_it_ends_by_itself(tmp_path: Path) -> None:
     started = time.monotonic()
-    done = session(tmp_path, minutes=0.6)
-    assert time.monotonic() - started < 36 + 10  # and what a busy machine takes to end processes
+    done = session(tmp_path, minutes=0.5)
+    assert time.monotonic() - started < 30 + 10  # and what a busy machine takes to end processes
     found = steps_of(tmp_path)
     assert list(found) == NAMES
-    assert [found[n]["state"] for n in NAMES[2:]] == ["dropped"] * 4
-    assert {found[n]["state"] for n in NAMES[:2]} <= {"done", "stopped"}
+    assert [found[n]["state"] for n in NAMES[1:]] == ["dropped"] * 5
+    assert found[NAMES[0]]["state"] in ("done", "stopped")
     assert done.returncode == 0
     assert "the minutes are too few for it" in done.stdout
 
