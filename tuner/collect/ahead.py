@@ -137,6 +137,7 @@ def compile_variants(
     processes: int,
     *,
     niceness: int = 0,
+    launchers: bool = False,
     wanted: Callable[[Variant[L]], bool] = lambda _variant: True,
 ) -> Iterator[tuple[Variant[L], Compiled]]:
     """Compile binaries in their order, and yield each with its result as it comes.
@@ -146,10 +147,12 @@ def compile_variants(
         architecture: for which, such as ``sm_90``.
         processes: at once.
         niceness: how far these give way to others of this machine.
+        launchers: build launchers too, where this Triton has one for each kind of kernel.
         wanted: asked just before a binary is started; what is no longer wanted is left out.
     """
     tasks = [(v.item, v.number, architecture) for v in variants]
-    found = _in_processes(tasks, processes, niceness, lambda at: wanted(variants[at]))
+    work = compile_with_launcher if launchers else compile_one
+    found = _in_processes(tasks, processes, niceness, lambda at: wanted(variants[at]), work)
     for at, result in found:
         yield variants[at], result
 
@@ -162,6 +165,17 @@ def compile_one(item: Launched, number: int, architecture: str) -> Compiled:
     with _listening() as hits:
         found = compile_launch(launches_of(item).launches[number], architecture)
     return Compiled(found.outcome, found.reason, found.seconds, cached=hits == [True])
+
+
+def compile_with_launcher(item: Launched, number: int, architecture: str) -> Compiled:
+    """Compile one launch and build what launches it, on the machine that will."""
+    from tuner.collect.kernels import launches_of  # noqa: PLC0415 - loads Triton
+    from tuner.collect.launchers import build_launcher  # noqa: PLC0415 - as above
+
+    found = compile_one(item, number, architecture)
+    if found.outcome.ran:
+        build_launcher(launches_of(item).launches[number])
+    return found
 
 
 class _Tally:
@@ -190,6 +204,7 @@ class _Tally:
 
 
 Task = tuple["Launched", int, str]
+Work = Callable[["Launched", int, str], Compiled]
 
 
 def _in_processes(
@@ -197,12 +212,14 @@ def _in_processes(
     processes: int,
     niceness: int = 0,
     wanted: Callable[[int], bool] = lambda _at: True,
+    work: Work | None = None,
 ) -> Iterator[tuple[int, Compiled]]:
     """Yield each task's result as it comes.
 
     A compiler that takes its process down, or hangs, takes the pool with it: what was under way is
     then tried again, each alone, and what does so alone is a failure.
     """
+    work = work or compile_one
     left = deque(range(len(tasks)))
     while left:
         running: dict[Future[Compiled], int] = {}
@@ -213,7 +230,7 @@ def _in_processes(
                         at = left.popleft()
                         if not wanted(at):
                             continue
-                        running[pool.submit(compile_one, *tasks[at])] = at
+                        running[pool.submit(work, *tasks[at])] = at
                     finished = wait(running, LIMIT_S, return_when=FIRST_COMPLETED).done
                     if running and not finished:
                         _end(pool)
@@ -222,13 +239,13 @@ def _in_processes(
                         yield running.pop(future), result
         except BrokenProcessPool:
             for at in sorted(running.values()):
-                yield at, _alone(tasks[at], niceness)
+                yield at, _alone(work, tasks[at], niceness)
 
 
-def _alone(task: Task, niceness: int) -> Compiled:
+def _alone(work: Work, task: Task, niceness: int) -> Compiled:
     try:
         with _pool(1, niceness) as pool:
-            future = pool.submit(compile_one, *task)
+            future = pool.submit(work, *task)
             if not wait([future], LIMIT_S).done:
                 _end(pool)
                 reason = f"compiling took over {LIMIT_S:g} s"

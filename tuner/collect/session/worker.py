@@ -106,7 +106,7 @@ def _correctness(job: Job) -> Run:
         if not job.rehearse:
             binaries = correctness.binaries(wanted)
             compiling = compile_variants(
-                binaries, gpu.architecture, available_cpus(), niceness=NICENESS,
+                binaries, gpu.architecture, available_cpus(), niceness=NICENESS, launchers=True,
                 wanted=lambda _: time.time() < until,
             )  # fmt: skip
             for _ in compiling:
@@ -199,7 +199,7 @@ def _compile(job: Job) -> Run:
         found: Compiled
         for variant, found in compile_variants(
             todo, plans[0][1].architecture, available_cpus(), niceness=NICENESS,
-            wanted=lambda v: wanted(v.text),
+            launchers=not job.rehearse, wanted=lambda v: wanted(v.text),
         ):  # fmt: skip
             writer.tell(variant.text, None if found.outcome.ran else found.reason or "")
         writer.end()
