@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.analytic.model import LIMITERS
 from perfmodel.families import TileProblem, family_of
 from perfmodel.families.tile_model import TileOrder
 from perfmodel.launches import Launches, peak_tflops
@@ -66,7 +67,8 @@ def answer(
         share_of_peak=tflops / peak_tflops(gpu, found.work.compute_dtype),
         limiter=found.limiter(0),
         breakdown_us={
-            name: float(seconds[0]) * scale for name, seconds in found.estimate.by_limiter.items()
+            name: float(seconds[0]) * scale
+            for name, seconds in zip(LIMITERS, found.estimate.breakdown_s, strict=True)
         },
         waves=float(found.work.ctas[0]) / (gpu.sm_count * occupancy),
         occupancy=occupancy,

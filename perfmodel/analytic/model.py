@@ -54,11 +54,14 @@ class Estimate:
     """The analytic answer, arrays (N,) in seconds.
 
     ``limiter_s``, one row each of ``LIMITERS`` (L, N), holds what the launch would take if only
-    that resource were finite; their largest is never more than ``seconds``.
+    that resource were finite; their largest is never more than ``seconds``. Its latency is that of
+    the chain from one trip to the next, products and transfers that loads wait for included;
+    ``memory_wait_s`` is what memory alone would make it.
     """
 
     seconds: Array
     limiter_s: Array
+    memory_wait_s: Array
     waves: Waves
     trip_seconds: Array  # one trip of the main loop at full occupancy
     exposed_s: Array  # memory latency a trip leaves uncovered
@@ -70,9 +73,20 @@ class Estimate:
         return dict(zip(LIMITERS, self.limiter_s, strict=True))
 
     @cached_property
+    def breakdown_s(self) -> Array:
+        """What each resource alone would take (L, N), latency without what other rows count.
+
+        In a loop that its products rule, loads wait for the products: no more of them in flight
+        would help, so that the matrix units limit it.
+        """
+        found = self.limiter_s.copy()
+        found[LIMITERS.index("latency")] = self.memory_wait_s
+        return found
+
+    @cached_property
     def limiter(self) -> NDArray[np.intp]:
-        """Index into ``LIMITERS`` of each row's largest limiter."""
-        return np.asarray(np.argmax(self.limiter_s, axis=0))
+        """Index into ``LIMITERS`` of each row's largest of `breakdown_s`."""
+        return np.asarray(np.argmax(self.breakdown_s, axis=0))
 
     def limiter_name(self, row: int) -> str:
         """Name of the limiter of one row."""
@@ -108,6 +122,7 @@ def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
     return Estimate(
         seconds=seconds,
         limiter_s=limiter_s,
+        memory_wait_s=_total([p.memory_wait for p in parts]),
         waves=waves,
         trip_seconds=parts[0].trip,
         exposed_s=parts[0].exposed,
@@ -119,6 +134,7 @@ def estimate(work: Work, gpu: Gpu, *, launch_overhead_s: float) -> Estimate:
 class _ClassTime:
     seconds: Array
     alone: Array  # as Estimate.limiter_s, for what is on chip
+    memory_wait: Array
     trip: Array
     exposed: Array
 
@@ -152,25 +168,32 @@ def _class_seconds(
         tail_cta = np.maximum(busiest, chain * np.maximum(tail, 1.0) ** -NEIGHBOURS_HIDE) + spill
     full_trip = occupancy * full_cta
     exposed = exposed_latency_s(work.stages, l2, compute, rates, gpu)
-    # A full wave's loop, the last wave's, and one that does nothing but wait.
-    work_s = np.stack([full_trip, tail * tail_cta, np.zeros_like(exposed)])
-    full, last, waiting = loop_seconds(cta.iterations, work_s, exposed, rates.memory_latency_s)
+    nothing = np.zeros_like(exposed)
+    memory = exposed_latency_s(work.stages, nothing, nothing, rates, gpu)
+    # A full wave's loop, the last wave's, and those that do nothing but wait: for whatever a trip
+    # waits for, and for memory alone.
+    work_s = np.stack([full_trip, tail * tail_cta, nothing, nothing])
+    waits = np.stack([exposed, exposed, exposed, memory])
+    full, last, *waiting = loop_seconds(cta.iterations, work_s, waits, rates.memory_latency_s)
     seconds = waves.full * (full + occupancy * epilogue) + np.where(
         has_tail, last + tail * epilogue, 0.0
     )
     # What the resource alone costs: the busiest SM's rounds of CTAs, one at a time.
     rounds = waves.full * occupancy + tail
-    wait = waves.count * waiting
+    wait, memory_wait = (waves.count * each for each in waiting)
     if cta.longest_iterations is not None:
         deal = _Deal.of(cta, cta.longest_iterations, work.ctas, gpu, occupancy)
         share = np.where(waves.full > 0, occupancy, tail)
         alone_cta = np.where(waves.full > 0, full_cta, tail_cta)
-        alone_s = np.stack([share * alone_cta, np.zeros_like(exposed)])
-        longest, longest_wait = loop_seconds(
-            cta.longest_iterations, alone_s, exposed, rates.memory_latency_s
+        alone_s = np.stack([share * alone_cta, nothing, nothing])
+        longest, *longest_waits = loop_seconds(
+            cta.longest_iterations, alone_s, waits[1:], rates.memory_latency_s
         )
         seconds = deal.rule(seconds, full + occupancy * epilogue, longest + share * epilogue)
-        wait = deal.rule(wait, waiting, longest_wait)
+        wait, memory_wait = (
+            deal.rule(*each)
+            for each in zip((wait, memory_wait), waiting, longest_waits, strict=True)
+        )
         rounds = deal.rule(rounds, occupancy, deal.longest_share)
     trips = rounds * cta.iterations
     alone = np.empty((len(_ON_CHIP), *np.shape(exposed)))
@@ -178,7 +201,9 @@ def _class_seconds(
     alone[_PER_TRIP.index("l2")] += rounds * epilogue + trips * spill
     # Latency alone: every wave fills its pipeline and then waits between trips.
     alone[-1] = wait
-    return _ClassTime(seconds=seconds, alone=alone, trip=full_trip, exposed=exposed)
+    return _ClassTime(
+        seconds=seconds, alone=alone, memory_wait=memory_wait, trip=full_trip, exposed=exposed
+    )
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ def _together(parts: list[Estimate], problem: GroupedGemm, gpu: Gpu) -> Estimate
     """Both products one after the other, with the sort, the activation and the final sum."""
     seconds = np.sum([p.seconds for p in parts], axis=0)
     limiter_s = np.sum([p.limiter_s for p in parts], axis=0)
+    memory_wait_s = np.sum([p.memory_wait_s for p in parts], axis=0)
     if not problem.loads.any():  # nothing follows a launch without work
         return replace(parts[0], seconds=seconds - FURTHER_LAUNCH_S)
     for work in grouped_gemm_shape_works(GroupedGemmTable.of(problem), gpu)[1::2]:
@@ -147,8 +148,14 @@ def _together(parts: list[Estimate], problem: GroupedGemm, gpu: Gpu) -> Estimate
         seconds = seconds + between.seconds[0]
         for name in SHAPE_LIMITERS:
             limiter_s[LIMITERS.index(name)] += between.by_limiter[name][0]
+        memory_wait_s += between.by_limiter["latency"][0]
     limiter_s[LIMITERS.index("launch")] += FURTHER_LAUNCH_S  # the sort by expert
-    return replace(parts[0], seconds=seconds + FURTHER_LAUNCH_S, limiter_s=limiter_s)
+    return replace(
+        parts[0],
+        seconds=seconds + FURTHER_LAUNCH_S,
+        limiter_s=limiter_s,
+        memory_wait_s=memory_wait_s,
+    )
 
 
 def _both(works: list[Work], problem: GroupedGemm) -> Work:
