@@ -46,9 +46,9 @@ MODELS: Mapping[str, tuple[str, str]] = {
 several types of products answered worse for all of them."""
 
 
-MOST_ROWS = {"moe": 250_000}
-"""Of families with more rows so many are drawn at random: a quarter of a million experts' layers
-tell all that trees of the size we ship can hold."""
+MOST_ROWS = {"moe": 120_000}
+"""Of families with more rows so many are drawn at random: experts come in few layers, measured with
+every number of tokens and rank, and what trees of the size we ship can hold is soon learnt."""
 
 
 @dataclass(frozen=True)

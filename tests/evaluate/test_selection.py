@@ -30,7 +30,7 @@ def test_a_set_is_found_by_family_and_dtype() -> None:
         "batch", "q_heads", "kv_heads", "head_dim",
     )  # fmt: skip
     with pytest.raises(DataError, match="2 sets of moe bf16"):
-        selection("shape-logo", "moe")
+        selection("moe-near-best", "moe")
     with pytest.raises(DataError, match=r"no rows for 'nonesuch'.*shape-sites"):
         selections("nonesuch")
 
