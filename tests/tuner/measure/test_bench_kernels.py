@@ -34,9 +34,7 @@ rig = Rig(device, load_gpu("h100-sxm5"), protocol, launches)
 tile = TileConfig(16, 16, 32, 8, 1, 1)
 said = []
 for problem, config in (
-    (Gemm(32, 16, 48, a_dtype="fp16"), tile),
-    (Gemm(16, 16, 256, a_dtype="fp16"), replace(tile, split_k=2)),
-    (Attention(1, 20, q_heads=1, head_dim=16, dtype="fp16"), tile),
+    (Gemm(16, 16, 128, a_dtype="fp16"), replace(tile, split_k=2)),
     (Attention(2, 1, [20, 9], 2, 1, 16, page_size=16, dtype="fp16"), tile),
     (GroupedGemm(4, 2, 1, 32, 16, dtype="fp16"), tile),
 ):
@@ -62,5 +60,5 @@ def test_real_kernels_are_benched_compared_and_copied() -> None:
         env={**os.environ, "TRITON_INTERPRET": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    names = ("gemm", "gemm_split_k", "attention", "attention_decode", "grouped_gemm")
+    names = ("gemm_split_k", "attention_decode", "grouped_gemm")
     assert json.loads(done.stdout) == [[name, "ok", "", True] for name in names]
