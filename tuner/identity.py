@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from perfmodel.tiling.config import TileConfig
@@ -114,6 +115,7 @@ def specialization(value: Any) -> Any:  # noqa: PLR0911 - a case a line
     return _key_value(value)
 
 
+@lru_cache(maxsize=16)
 def device_text(device: DeviceIdentity) -> str:
     """Return the canonical JSON of what makes timings of two devices the same device's.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.identity import Key, arguments_text, config_text
 from tuner.measure.device import DeviceIdentity
@@ -11,7 +11,20 @@ if TYPE_CHECKING:
     from tuner.autotuner.decorator import Autotuner
     from tuner.deciding.decision import Call
 
-__all__ = ["config_text", "store_key"]
+__all__ = ["config_text", "store_key", "text_of"]
+
+
+def text_of(kernel: Autotuner, config: Any) -> str:
+    """Return `config_text` of one of a kernel's configurations, worked out once while it is so."""
+    fields = getattr(config, "__dict__", None)
+    if fields is None or fields.get("pre_hook") is not None:
+        return config_text(config)  # what a hook does may change
+    known = kernel.texts.get(id(config))
+    if known is not None and known[0] is config and known[1] == fields:
+        return known[2]
+    text = config_text(config)
+    kernel.texts[id(config)] = (config, {**fields, "kwargs": dict(config.kwargs)}, text)
+    return text
 
 
 def store_key(kernel: Autotuner, call: Call, device: DeviceIdentity) -> Key:

@@ -161,6 +161,34 @@ def is_interpreted(function: Any) -> bool:
     return type(jit_function(function)).__name__ == "InterpretedFunction"
 
 
+def is_jit(function: Any) -> bool:
+    """Whether it is Triton's own kernel object, compiled or interpreted."""
+    return bool(_KERNELS & {kind.__name__ for kind in type(function).__mro__})
+
+
+def is_heuristics(function: Any) -> bool:
+    """Whether it is what ``@triton.heuristics`` makes."""
+    return "Heuristics" in {kind.__name__ for kind in type(function).__mro__}
+
+
+def heuristic_values(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments that heuristics on top of a kernel would give it, in their order."""
+    found: dict[str, Any] = {}
+    while hasattr(function, "values") and hasattr(function, "fn"):
+        named = dict(zip(function.arg_names, args, strict=False))
+        for name, value in function.values.items():
+            found[name] = value({**named, **kwargs, **found})
+        function = function.fn
+    return found
+
+
+_KERNELS = {"JITFunction", "InterpretedFunction"}
+
+NO_DEFAULT = inspect.Parameter.empty
+
+
 def default_value(function: Any, name: str) -> Any:
     """Return a kernel argument's default, ``inspect.Parameter.empty`` for none."""
     try:
@@ -244,10 +272,8 @@ def specialized(
     for name in ("grid", "warmup"):
         given.pop(name, None)
     try:
+        given |= heuristic_values(function, args, given)
         while hasattr(function, "values") and hasattr(function, "fn"):
-            for name, value in function.values.items():
-                named = dict(zip(function.arg_names, args, strict=False))
-                given[name] = value({**named, **given})
             function = function.fn
         device = DRIVER.active.get_current_device()
         _, _, target, backend, binder = function.device_caches[device]

@@ -12,11 +12,12 @@ from tuner import triton_api
 from tuner.autotuner import checks
 from tuner.autotuner.buckets import SPELLINGS, parse_buckets
 from tuner.autotuner.decorator import OWN_OPTIONS, STOCK_OPTIONS, Autotuner
-from tuner.autotuner.settings import VERIFIED, Settings
+from tuner.autotuner.settings import LIMIT_S, VERIFIED, Settings
 from tuner.deciding.binding import bind
 from tuner.deciding.policy import Policy, parse_policy
 from tuner.deciding.ranks import TIMEOUT_S
 from tuner.measure.device import Device
+from tuner.measure.isolation import Isolation
 
 
 def autotune(
@@ -45,6 +46,8 @@ def autotune(
     device: Device | None = None,
     rank_timeout_s: float = TIMEOUT_S,
     check: Callable[[Mapping[str, Any]], str | None] | None = None,
+    isolate: bool | Isolation | None = None,
+    limit_s: float = LIMIT_S,
     **unknown: Any,
 ) -> Callable[[Any], Autotuner]:
     """Decorate a kernel as ``triton.autotune`` does; its arguments come first and mean the same.
@@ -70,10 +73,17 @@ def autotune(
             keeps the model from saying that a decision holds for a whole octave of rows.
         deterministic: never time.
         budget_s: seconds that one decision may time for.
-        device: where to time instead of the current device (`tuner.measure.device.Device`). Timing
-            happens in this process, with the call's own tensors: a kernel that never ends is not
-            cut off, since no launch can be taken back. ``budget_s`` is looked at between launches.
-            What hangs or crashes while it is compiled costs its worker process only.
+        device: where to time instead of the current device (`tuner.measure.device.Device`).
+        isolate: whether to time in a process of its own, which may hang or lose its CUDA context
+            without harm: what takes longer than ``limit_s`` is cut off and, like what crashes, not
+            tried again by any process. By default wherever a launch can be described in full: a
+            kernel whose source is text and constants, tensors that share no memory, numbers, no
+            hooks, no ``check``, and memory for a second set of inputs. Large floating-point tensors
+            are random numbers there; ``False`` times on the call's own, in this process, as does
+            what cannot be described: then a launch that never ends cannot be cut off.
+            ``PERFMODEL_ISOLATE=0`` or ``1`` overrides it. ``True`` warns where it cannot be done.
+        limit_s: seconds for one configuration, its loading included. Compilation has a limit of
+            its own, in worker processes.
         check: looks at the arguments after a launch and returns what is wrong with the result,
             ``None`` for nothing; a configuration that is wrong is rejected before it can win.
         rank_timeout_s: how long ranks of a distributed job wait for rank 0.
@@ -89,6 +99,10 @@ def autotune(
     )
     if buckets is not None and not isinstance(buckets, bool | Mapping):
         raise UsageError(f"buckets is {buckets!r}; use {{argument: {SPELLINGS}}}, or False")
+    if isolate and do_bench is not None:
+        raise UsageError(
+            "isolate asks for a worker's timer and do_bench is this process's; drop one"
+        )
     if names and family is None and problem is None:
         raise UnknownOptionError(f"names is {dict(names)!r} without a family; add family='gemm'")
     # Now: what can be gone through once only would be empty for the second kernel.
@@ -113,7 +127,8 @@ def autotune(
         keys = checks.names_of(given, arg_names)
         settings = Settings(
             policy=chosen, k=k, gpu=gpu, deterministic=deterministic, budget_s=budget_s,
-            device=device, rank_timeout_s=rank_timeout_s, check=check,
+            device=device, rank_timeout_s=rank_timeout_s, check=check, isolate=isolate,
+            limit_s=limit_s,
             buckets=parse_buckets(name, keys, asked), judged=buckets is not False,
         )  # fmt: skip
         return Autotuner(

@@ -20,6 +20,7 @@ from tuner.deciding.binding import Binding
 from tuner.deciding.decision import Call, Decision, Octave
 from tuner.deciding.tiles import TileNames, TileSet
 from tuner.identity import kernel_hash
+from tuner.measure.isolation import Isolation
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -30,7 +31,7 @@ STOCK_OPTIONS = (
 )  # fmt: skip
 OWN_OPTIONS = (
     "policy", "k", "family", "problem", "names", "gpu", "buckets", "deterministic", "budget_s",
-    "device", "rank_timeout_s", "check",
+    "device", "rank_timeout_s", "check", "isolate", "limit_s",
 )  # fmt: skip
 
 ACCOUNTS_KEPT = 1024  # decisions of one kernel that `explain` remembers
@@ -106,6 +107,7 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             )
             self.tile_set = TileSet(self.tile_names, self.configs)
         self.made: dict[Any, Any] = {}
+        self.texts: dict[int, tuple[Any, dict[str, Any], str]] = {}  # see `keys.text_of`
         self.pinned: Any = None
         self.looked_up: dict[Key, Any] = {}
         self.distinct: list[Any] | None = None  # a list of configurations without a duplicate
@@ -272,9 +274,12 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
             return self.call_key.of_types(call.arguments, types)
         return self.call_key(call.args, call.kwargs)
 
-    def can_time(self, identity: Any) -> bool:
+    def can_time(self, identity: Any, *, isolated: bool = True) -> bool:
         """Whether there is anything to time with."""
-        if self.settings.device is not None or self.own_do_bench is not None:
+        given = (self.settings.device, self.own_do_bench)
+        if any(each is not None for each in given):
+            return True
+        if isolated and isinstance(self.settings.isolate, Isolation):
             return True
         old = self._do_bench is not None  # Triton's own, of warmup= and rep=
         return identity not in (devices.INTERPRETER, *(() if old else (devices.NOWHERE,)))

@@ -34,6 +34,8 @@ class Hooks:
         self._zeroed = () if pre_hook is not None else tuple(reset_to_zero)
         self.on_launch = self._pre is not None or bool(self._zeroed)
         """Whether a launch needs `before_launch`."""
+        self.called = self._pre is not None or self._post is not None
+        """Whether any function of the user's is called around launches."""
 
     def before_launch(self, arguments: Arguments) -> None:
         """Prepare the launch whose result the caller sees."""

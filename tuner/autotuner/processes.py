@@ -57,9 +57,10 @@ def _restored(module: str, qualified: str, decided: Sequence[tuple[Any, Any]]) -
 def _reset_after_fork() -> None:
     for kernel in list(alive):
         kernel.reset_after_fork()
-    timing = sys.modules.get("tuner.deciding.timing")
-    if timing is not None:
-        timing.reset_after_fork()
+    for name in ("tuner.deciding.timing", "tuner.measure.isolation"):
+        module = sys.modules.get(name)
+        if module is not None:
+            module.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -53,11 +53,14 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: Any = None
         self._unread = b""
+        self._ready = False
+        self._owner = os.getpid()
         self.starts = 0
 
     @property
     def running(self) -> bool:
         """Whether there is a child to ask."""
+        self._leave_to_owner()
         return self._process is not None and self._process.poll() is None
 
     def ask(self, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
@@ -86,9 +89,17 @@ class WorkerProcess:
         Raises:
             WorkerTimeoutError, WorkerDiedError: it did not become ready.
         """
+        self.begin()
+        if not self._ready:
+            self._answer(STARTUP_LIMIT_S)
+            self._ready = True
+
+    def begin(self) -> None:
+        """Start the child unless it runs, and wait for nothing."""
         if self.running:
             return
         self.close()
+        self._owner, self._ready = os.getpid(), False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._unread = b""
         environment = os.environ | {k: v for k, v in self._environment.items() if v is not None}
@@ -100,10 +111,10 @@ class WorkerProcess:
             env=environment, start_new_session=True,
         )  # fmt: skip
         self.starts += 1
-        self._answer(STARTUP_LIMIT_S)
 
     def close(self) -> None:
         """End the child, its own children included."""
+        self._leave_to_owner()
         process, self._process = self._process, None
         if process is not None:
             _kill(process)
@@ -114,6 +125,16 @@ class WorkerProcess:
         if self._stderr is not None:
             self._stderr.close()
             self._stderr = None
+
+    def _leave_to_owner(self) -> None:
+        """In a fork the child of this process's parent is not ours: neither to ask nor to end."""
+        if self._process is not None and os.getpid() != self._owner:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+            self._process.returncode = 0  # not waited for
+            self._process = None
 
     def __enter__(self) -> WorkerProcess:
         return self

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
             tile = view.table.configs[view.kept.index(decision.position)]
             answer = predictor.predict(problem, view.gpu, tile)
             basis, error = answer.basis, typical_error(answer)
-    measured = {}
+    measured = _read_times(kernel, decision)
     if decision.result is not None:
         measured = {decision.texts[e.config]: e.median_us for e in decision.result.entries}
     rows = tuple(
@@ -51,6 +52,7 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
             predicted_us=predicted.get(i),
             measured_us=measured.get(i),
             chosen=i == decision.position,
+            values=_values(config),
         )
         for i, config in enumerate(decision.candidates)
     )
@@ -63,14 +65,43 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
         problem=None if problem is None else _spoken(problem),
         model_gpu=None if view.gpu is None or problem is None else view.gpu.name,
         basis=basis,
-        expected_loss=_expected_loss(decision, predicted, error),
+        expected_loss=_expected_loss(decision, predicted, error, measured),
         bucket=decision.bucket or _asked_buckets(kernel),
         notes=tuple(decision.notes),
     )
 
 
+def _values(config: Any) -> dict[str, str]:
+    """A configuration's own fields by name; hooks by theirs."""
+    values = dict(config.all_kwargs())
+    hook = getattr(config, "pre_hook", None)
+    if hook is not None:
+        values["pre_hook"] = getattr(hook, "__name__", type(hook).__name__)
+    return {str(name): str(value) for name, value in values.items()}
+
+
+def _read_times(kernel: Autotuner, decision: Decision) -> dict[int, float | None]:
+    """Times that a decision taken from the store was made by, and what became of the others."""
+    before = decision.timed_before
+    if before is None:
+        return {}
+    found: dict[int, float | None] = {}
+    for text, timing in kernel.memory().timings(before.key, before.protocol).items():
+        i = decision.texts.get(text)
+        if i is None:
+            continue
+        if timing.outcome.ran:
+            decision.fates[i], found[i] = (Fate.STORED, None), timing.median_us
+        else:
+            decision.fates[i] = (Fate.FAILED, f"{timing.outcome}, remembered: {timing.reason}")
+    return found
+
+
 def _expected_loss(
-    decision: Decision, predicted: dict[int, float], error: float | None
+    decision: Decision,
+    predicted: dict[int, float],
+    error: float | None,
+    measured: Mapping[int, float | None],
 ) -> float | None:
     """By how much the choice is expected to be slower than the best one, a share.
 
@@ -83,9 +114,9 @@ def _expected_loss(
         return 0.0
     result = decision.result
     noise = 0.0 if result is None else result.noise
-    timed = {}
-    if result is not None:
-        timed = {decision.texts[e.config]: e.median_us for e in result.entries if e.median_us}
+    if decision.timed_before is not None:
+        noise = decision.timed_before.expected_loss or 0.0
+    timed = {i: time for i, time in measured.items() if time}
     rivals = [i for i in predicted if i not in timed and i in decision.fates]
     if decision.position in timed and not rivals:
         return noise

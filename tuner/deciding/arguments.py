@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 MEMORY_SHARE = 0.8
@@ -37,7 +38,11 @@ class Access:
 NOTHING = Access(frozenset(), frozenset())
 
 
-class CannotCopyError(Exception):
+class CannotTimeError(Exception):
+    """Nothing may be timed, for the reason given: the model decides."""
+
+
+class CannotCopyError(CannotTimeError):
     """An argument cannot be copied, or its copy does not fit: nothing may be timed."""
 
 
@@ -294,6 +299,27 @@ def _span_of(name: str, tensor: Any, *, carried: bool) -> _Span | None:
     start = tensor.storage_offset() * size
     storage = tensor.untyped_storage()
     return _Span(storage, tensor.device, start, start + (last + 1) * size, carried)
+
+
+def torch_tensors(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the arguments that are torch tensors themselves, by name."""
+    return [(name, value) for name, value in arguments.items() if hasattr(value, "untyped_storage")]
+
+
+def overlapping(arguments: Mapping[str, Any]) -> str | None:
+    """Return which two arguments share memory, as a sentence, ``None`` where none do."""
+    spans: list[tuple[int, int, str]] = []
+    for name, tensor in torch_tensors(arguments):
+        span = _span_of(name, tensor, carried=False)
+        if span is None:
+            continue
+        base = span.owner.data_ptr()
+        spans.append((base + span.start, base + span.stop, name))
+    spans.sort()
+    for (_, stop, name), (start, _, other) in pairwise(spans):
+        if start < stop:
+            return f"arguments {name} and {other} share memory"
+    return None
 
 
 def _has_memory(value: Any) -> bool:

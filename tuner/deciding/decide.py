@@ -16,9 +16,10 @@ from perfmodel.errors import (
 )
 from perfmodel.families import TileProblem, family_of
 from perfmodel.predictor import Predictor
+from perfmodel.problems.gemm import Gemm
 from perfmodel.tiling.config import ConfigTable
-from perfmodel.tiling.legality import require_dtype
-from tuner import devices, triton_api
+from perfmodel.tiling.legality import legal_mask, require_dtype
+from tuner import devices, keys, triton_api
 from tuner.deciding.accounting import Fate
 from tuner.deciding.arguments import is_empty
 from tuner.deciding.binding import NotKnown
@@ -106,6 +107,8 @@ def decide(  # noqa: PLR0911, PLR0912 - the order of the cases is the policy, re
     legal = _legal(kernel, call, candidates, fates, view, policy)
     decision = Decision(candidates, legal[0], "", policy, identity, view, fates)
     _note_unknown(decision, kernel)
+    if policy is not Policy.OFF and not kernel.settings.deterministic:
+        legal = _harmless(kernel, call, decision, legal)
     idle = view.known is not None and view.known.flops == 0
     if idle or is_empty(call.arguments):
         decision.keep = False
@@ -114,29 +117,29 @@ def decide(  # noqa: PLR0911, PLR0912 - the order of the cases is the policy, re
         return _without_timing(decision, legal[0], legal, "the only legal config")
     if policy is Policy.OFF:
         return _without_timing(decision, legal[0], legal, "policy off: the first legal config")
-    pick = view.best_first(legal)[0]
     by_model = "the model" if view.ranks else "no model for it: the first legal config"
     if kernel.perf_model is not None and not view.ranks:
         by_model = "the user's perf_model"
     if kernel.settings.deterministic:
-        return _without_timing(decision, pick, legal, f"{by_model} (deterministic)")
+        return _without_timing(decision, view.best(legal), legal, f"{by_model} (deterministic)")
     if not policy.times:
-        return _without_timing(decision, pick, legal, by_model)
+        return _without_timing(decision, view.best(legal), legal, by_model)
     if not may_time:
         decision.keep = False
-        return _without_timing(decision, pick, legal, f"{by_model}: nothing can be timed now")
+        by = f"{by_model}: nothing can be timed now"
+        return _without_timing(decision, view.best(legal), legal, by)
     if not kernel.can_time(identity):
         what = "the interpreter has no speed" if identity == devices.INTERPRETER else "no device"
-        return _without_timing(decision, pick, legal, f"{by_model}: {what}")
+        return _without_timing(decision, view.best(legal), legal, f"{by_model}: {what}")
     if policy is not Policy.VERIFY or not view.ranks or Ranks.of_process() is not None:
         neighbours = None
-    if neighbours is not None and _taken_over(kernel, decision, neighbours, pick, legal):
+    if neighbours is not None and _taken_over(kernel, decision, neighbours, legal):
         return decision
     from tuner.deciding import timing  # noqa: PLC0415 - it loads the search, which most processes never need
 
     if preview:
-        return timing.preview(kernel, decision, legal, pick)
-    timing.decide_by_timing(kernel, call, decision, legal, pick, by_model)
+        return timing.preview(kernel, decision, legal)
+    timing.decide_by_timing(kernel, call, decision, legal, by_model)
     if neighbours is not None and decision.result is not None:
         decision.bucket = str(neighbours)
         timed = [candidates[i] for i, (fate, _) in fates.items() if fate in WITH_TIME]
@@ -144,12 +147,38 @@ def decide(  # noqa: PLR0911, PLR0912 - the order of the cases is the policy, re
     return decision
 
 
+def _harmless(kernel: Autotuner, call: Call, decision: Decision, legal: list[int]) -> list[int]:
+    """Positions that hung or crashed nothing before; of several ranks the first one sees to it.
+
+    Raises:
+        NoUsableConfigError: all of them did.
+    """
+    memory = kernel.memory()
+    if not memory.sets_aside() or Ranks.of_process() is not None:
+        return legal
+    device = kernel.settings.device
+    identity = decision.identity if device is None else device.identity
+    harmful = memory.quarantined(keys.store_key(kernel, call, identity))
+    for i in legal:
+        reason = harmful.get(keys.text_of(kernel, decision.candidates[i])) if harmful else None
+        if reason is not None:
+            decision.fates[i] = (Fate.QUARANTINED, reason)
+    left = [i for i in legal if i not in decision.fates]
+    if not left:
+        raise _none_usable(kernel, decision.candidates, decision.fates, decision.view)
+    decision.position = left[0]
+    return left
+
+
 def _taken_over(
-    kernel: Autotuner, decision: Decision, neighbours: Octave, pick: int, legal: Sequence[int]
+    kernel: Autotuner, decision: Decision, neighbours: Octave, legal: Sequence[int]
 ) -> bool:
     """Whether this call's pick by the model was timed for a neighbour; what won there holds."""
-    picked = decision.candidates[pick]
-    for timed, chosen in kernel.judged.get(neighbours, ()):
+    judged = kernel.judged.get(neighbours)
+    if judged is None:
+        return False
+    picked = decision.candidates[decision.view.best(legal)]
+    for timed, chosen in judged:
         position = next((i for i in legal if decision.candidates[i] is chosen), None)
         if position is not None and any(config is picked for config in timed):
             by = "what was timed for a neighbour, the model's pick here included"
@@ -280,13 +309,17 @@ def _scored(view: View, policy: Policy) -> Any:
     if policy is Policy.OFF:
         broken = family_of(view.known).check(view.known, view.table, view.gpu)
         return np.array([not reasons for reasons in broken], dtype=np.bool_)
+    known, gpu, table = view.known, view.gpu, view.table
+    if policy.times and isinstance(known, Gemm):  # what was timed before needs no order
+        view.scorer = lambda: shipped_predictor().scores(known, gpu, table)
+        return legal_mask(known, table, gpu)
     try:
         scores = shipped_predictor().scores(
             view.known, view.gpu, view.table, shortlist=policy is Policy.MODEL
         )
     except IllegalConfigError:  # none can run
         return np.zeros(len(view.table), dtype=np.bool_)
-    view.scores = scores
+    view.scorer = lambda: scores
     return np.isfinite(scores)
 
 

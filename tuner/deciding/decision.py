@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from perfmodel.families import TileProblem
@@ -12,6 +13,7 @@ from perfmodel.tiling.config import ConfigTable
 from tuner.deciding.accounting import Fate
 from tuner.deciding.binding import NotKnown
 from tuner.deciding.policy import Policy
+from tuner.identity import Key
 from tuner.measure.device import DeviceIdentity
 from tuner.search.result import SearchResult
 
@@ -47,14 +49,21 @@ class Octave:
 class View:
     """What the model sees of a call: the problem, the device, and the tiles in its order.
 
-    ``scores`` belong to the tiles of ``table``, whose configurations are those at ``kept``.
+    ``scorer`` gives scores of the tiles of ``table``, whose configurations are those at ``kept``;
+    it is asked once, when their order is needed.
     """
 
     problem: TileProblem | NotKnown | None
     gpu: Gpu | None
     table: ConfigTable | None = None
     kept: tuple[int, ...] = ()
-    scores: Any = None
+    scorer: Callable[[], Any] | None = None
+
+    @cached_property
+    def scores(self) -> Any:
+        """Scores of the tiles, the least the best."""
+        assert self.scorer is not None
+        return self.scorer()
 
     @property
     def known(self) -> TileProblem | None:
@@ -64,7 +73,15 @@ class View:
     @property
     def ranks(self) -> bool:
         """Whether the model can put the configurations in order."""
-        return self.scores is not None
+        return self.scorer is not None
+
+    def best(self, legal: Sequence[int]) -> int:
+        """Return the position of the model's best legal configuration."""
+        if not self.ranks:
+            return legal[0]
+        wanted = set(legal)
+        first = self.kept[int(self.scores.argmin())]
+        return first if first in wanted else self.best_first(legal)[0]
 
     def best_first(self, legal: Sequence[int]) -> list[int]:
         """Return positions of legal configurations, the model's best first."""
@@ -73,6 +90,15 @@ class View:
         wanted = set(legal)
         order = self.scores.argsort(kind="stable")
         return [self.kept[i] for i in order if self.kept[i] in wanted]
+
+
+@dataclass(frozen=True)
+class TimedBefore:
+    """A decision taken from the store: where its times are, read when they are asked for."""
+
+    key: Key
+    protocol: str
+    expected_loss: float | None
 
 
 @dataclass
@@ -95,6 +121,7 @@ class Decision:
     notes: list[str] = field(default_factory=list)
     bucket: str | None = None
     keep: bool = True
+    timed_before: TimedBefore | None = None
 
     @property
     def config(self) -> Any:

@@ -59,6 +59,9 @@ class Progress:
                     entry.outcome, session.device.protocol, entry.samples_us, entry.reason
                 )
                 self._memory.record(session.key, entry.config, timing)
+            if entry.quarantined:  # now: the next one may end this process
+                reason = entry.reason or str(entry.outcome)
+                self._memory.quarantine(session.key, entry.config, reason)
         now = time.monotonic()
         if now - self._spoke < (FIRST_WORD_S if self._first else NEXT_WORD_S):
             return

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from perfmodel.dataset.outcome import Outcome
 from tuner import devices, keys
-from tuner.deciding.arguments import NOTHING, Access, Snapshot, access_of, everything
+from tuner.deciding.arguments import (
+    NOTHING,
+    Access,
+    CannotTimeError,
+    Snapshot,
+    access_of,
+    everything,
+)
 from tuner.deciding.decide import shipped_predictor
 from tuner.deciding.decision import Call, Decision
+from tuner.deciding.isolated import IsolatedDevice, isolation_of, warn_if_asked, why_not
 from tuner.deciding.policy import Policy
 from tuner.deciding.precompile import compile_configs
 from tuner.identity import Key
 from tuner.measure.check import CheckedDevice, floor_us
-from tuner.measure.device import Device, DeviceIdentity, Trial
+from tuner.measure.device import Device, DeviceIdentity, Timing, Trial
 from tuner.measure.do_bench import DoBenchDevice
 from tuner.measure.failures import classify
 from tuner.measure.timer import CudaEvents, TimerDevice
@@ -34,7 +43,6 @@ class Session:
     call: Call
     decision: Decision
     legal: list[int]
-    pick: int
     device: Device
     key: Key
     texts: dict[int, str] = field(default_factory=dict)
@@ -42,8 +50,14 @@ class Session:
     """What the compiler said here, where nothing at all compiled; raised, never kept."""
 
     def __post_init__(self) -> None:
-        self.texts = {i: keys.config_text(self.decision.candidates[i]) for i in self.legal}
+        candidates = self.decision.candidates
+        self.texts = {i: keys.text_of(self.kernel, candidates[i]) for i in self.legal}
         self.decision.texts = {text: i for i, text in self.texts.items()}
+
+    @property
+    def pick(self) -> int:
+        """The model's best."""
+        return self.decision.view.best(self.legal)
 
     @property
     def baseline(self) -> int | None:
@@ -52,32 +66,85 @@ class Session:
             return None
         return min(self.legal) if self.kernel.perf_model is None else self.legal[0]
 
-    def in_turn(self) -> list[int]:
-        """Positions that the policy has timed, in order."""
+    def in_turn(self, out: Container[int] = ()) -> list[int]:
+        """Positions that the policy has timed, in order; those in ``out`` take nobody's place."""
         decision = self.decision
-        best_first = decision.view.best_first(self.legal)
+        best_first = [i for i in decision.view.best_first(self.legal) if i not in out]
         if decision.policy is Policy.VERIFY and decision.view.ranks:
             best_first = best_first[: self.kernel.settings.k]
-        first = [] if self.baseline is None else [self.baseline]
+        first = [] if self.baseline is None or self.baseline in out else [self.baseline]
         return list(dict.fromkeys([*first, *best_first]))
 
+    def stay_here(self, reason: str) -> None:
+        """Time in this process after all."""
+        assert isinstance(self.device, IsolatedDevice)
+        if self.device.asked:
+            warn_if_asked(self.kernel, reason)
+        self.decision.notes.append(f"timed in this process: {reason}")
+        self.device = device_here(self.kernel, self.decision.identity)
 
-def device_of(kernel: Autotuner, identity: DeviceIdentity) -> Device:
-    """Return where this kernel's configurations are timed."""
+
+def device_of(kernel: Autotuner, call: Call, identity: DeviceIdentity) -> tuple[Device, str | None]:
+    """Return where a call's configurations are timed, and why in this process where it is so."""
     if kernel.settings.device is not None:
-        return kernel.settings.device
+        return kernel.settings.device, None
+    isolation, asked = isolation_of(kernel, timer_here=_has_timer(kernel, identity))
+    reason = None if isolation is None else why_not(kernel, call)
+    if isolation is not None and reason is None:
+        return IsolatedDevice(identity, isolation, asked), None
+    if asked and reason is not None:
+        warn_if_asked(kernel, reason)
+    return device_here(kernel, identity), reason
+
+
+def device_here(kernel: Autotuner, identity: DeviceIdentity) -> Device:
+    """Return the timer of this process."""
     if kernel.own_do_bench is not None:
-        protocol = f"do_bench-1:{_name_of(kernel.own_do_bench)}"
+        protocol = f"do_bench-1:{_name_of(kernel)}"
         return DoBenchDevice(kernel.own_do_bench, identity, protocol)
-    old_interface = kernel._do_bench is not None  # warmup=, rep= or use_cuda_graph=
-    there = identity.architecture.startswith(("sm_", "gfx"))
-    if there and devices.torch_has_it() and not old_interface:
+    if _has_timer(kernel, identity):
         return TimerDevice(CudaEvents(), identity)
-    return DoBenchDevice(kernel.do_bench, identity, "triton.do_bench-1")
+    if kernel.can_time(identity, isolated=False):
+        return DoBenchDevice(kernel.do_bench, identity, "triton.do_bench-1")
+    return NoDevice(identity)
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+@dataclass(frozen=True)
+class NoDevice:
+    """Nothing can be timed."""
+
+    identity: DeviceIdentity
+    protocol: str = "none-0"
+
+    def time(self, trial: Trial, *, samples: int, limit_s: float) -> Timing:  # noqa: ARG002 - a Device
+        """Say so.
+
+        Raises:
+            CannotTimeError: always.
+        """
+        raise CannotTimeError(f"there is no device but the {self.identity.name}")
+
+
+def _has_timer(kernel: Autotuner, identity: DeviceIdentity) -> bool:
+    """Whether our own timer would be used in this process."""
+    if kernel.own_do_bench is not None or kernel._do_bench is not None:
+        return False  # the user's, or warmup=, rep= and use_cuda_graph=
+    there = identity.architecture.startswith(("sm_", "gfx"))
+    return there and devices.torch_has_it()
+
+
+def _name_of(kernel: Autotuner) -> str:
     """Tells timers apart: times of different ones are never compared."""
+    known = _names.get(kernel)
+    if known is None:
+        known = _names[kernel] = _timer_text(kernel.own_do_bench)
+    return known
+
+
+_names: WeakKeyDictionary[Autotuner, str] = WeakKeyDictionary()
+
+
+def _timer_text(function: Any) -> str:
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     try:
         source = inspect.getsource(function)

@@ -1,14 +1,15 @@
 """What a measuring worker is sent: a kernel's text, its arguments, and a launch a configuration.
 
-Floating-point tensors are filled from a seeded normal distribution. Tensors of integers are never
-made up: indices and offsets decide how much work a kernel does, so theirs are the caller's values.
+Large floating-point tensors are filled from a seeded normal distribution. Small ones, and tensors
+of integers whatever their size, are never made up: masks, scales, indices and offsets may decide
+how much work a kernel does, so theirs are the caller's values.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from perfmodel.errors import UsageError
@@ -18,59 +19,81 @@ from tuner.compiling.portable import PortableKernel
 VALUES_MAX_BYTES = 64 << 20
 """Of a tensor whose values are sent, as text through a pipe."""
 
+SMALL_BYTES = 64 << 10
+"""Up to which a floating-point tensor's values are sent too."""
+
+ALIGNMENT = 16
+"""Triton compiles another kernel for pointers that 16 divides."""
+
 
 @dataclass(frozen=True)
 class TensorArgument:
     """A tensor to make: torch's dtype name, sizes and strides in elements.
 
-    ``values`` are its bytes in memory order, base64; ``None`` for seeded random numbers.
+    ``values`` are the bytes that it spans, in memory order, base64; ``None`` for seeded random
+    numbers. ``offset`` is by how many elements it starts after an aligned address.
     """
 
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     values: str | None = None
+    offset: int = 0
 
     @classmethod
     def like(cls, name: str, tensor: Any) -> TensorArgument:
-        """Describe a torch tensor; of integers the values are taken along.
+        """Describe a torch tensor; of integers and of small tensors the values are taken along.
 
         Raises:
             UsageError: an integer tensor is too large to be sent.
         """
-        values = None
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if not tensor.dtype.is_floating_point:
-            size = tensor.numel() * tensor.element_size()
-            if size > VALUES_MAX_BYTES:
-                raise UsageError(
-                    f"tensor {name!r} holds {size:,} bytes of {dtype}, more than the "
-                    f"{VALUES_MAX_BYTES:,} that a worker is sent, and integers are never made up; "
-                    "time in this process"
-                )
-            flat = tensor.detach().cpu().contiguous().flatten()
-            values = base64.b64encode(flat.view(_torch().uint8).numpy().tobytes()).decode()
-        return cls(dtype, tuple(tensor.shape), tuple(tensor.stride()), values)
+        made = cls(
+            str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride()),
+            offset=tensor.data_ptr() % ALIGNMENT // tensor.element_size(),
+        )  # fmt: skip
+        size = made.extent * tensor.element_size()
+        if tensor.dtype.is_floating_point and size > SMALL_BYTES:
+            return made
+        if size > VALUES_MAX_BYTES:
+            raise UsageError(
+                f"tensor {name!r} holds {size:,} bytes of {made.dtype}, more than the "
+                f"{VALUES_MAX_BYTES:,} that a worker is sent, and integers are never made up; "
+                "time in this process"
+            )
+        if not size:
+            return replace(made, values="")
+        torch = _torch()
+        span = torch.as_strided(tensor.detach(), (made.extent,), (1,)).cpu()
+        raw = span.view(torch.uint8).numpy().tobytes()
+        return replace(made, values=base64.b64encode(raw).decode())
+
+    @property
+    def extent(self) -> int:
+        """How many elements lie between the first and the last, both counted."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     def make(self, device: str, seed: int) -> Any:
-        """Return the tensor, the same for the same seed."""
+        """Return the tensor, the same for the same seed on devices of the same kind."""
         torch = _torch()
         dtype = getattr(torch, self.dtype)
-        extent = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
-        extent = 0 if 0 in self.shape else extent
-        storage = torch.zeros(extent, dtype=dtype, device=device)
-        view = torch.as_strided(storage, self.shape, self.strides)
+        storage = torch.zeros(self.offset + self.extent, dtype=dtype, device=device)
+        span = storage[self.offset :]
         if self.values is not None:
-            raw = torch.frombuffer(bytearray(base64.b64decode(self.values)), dtype=torch.uint8)
-            view.copy_(raw.view(dtype).reshape(self.shape).to(device))
+            if self.extent:
+                raw = torch.frombuffer(bytearray(base64.b64decode(self.values)), dtype=torch.uint8)
+                span.copy_(raw.view(dtype))
         elif dtype.is_floating_point:
-            generator = torch.Generator(device="cpu").manual_seed(seed)
+            generator = torch.Generator(device=device).manual_seed(seed)
             # 8-bit types have no generator of their own.
-            drawn = torch.randn(self.shape, generator=generator, dtype=torch.float32)
-            view.copy_(drawn.to(dtype).to(device))
+            drawn = torch.randn(
+                self.extent, generator=generator, dtype=torch.float32, device=device
+            )
+            span.copy_(drawn.to(dtype))
         else:
             raise UsageError(f"a tensor of {self.dtype} needs its values; integers are not made up")
-        return view
+        return torch.as_strided(storage, self.shape, self.strides, self.offset)
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,9 @@ class Task:
     """A kernel and the run-time arguments of one problem.
 
     ``reference`` is the launch whose results are taken as right; ``outputs`` names the tensors to
-    compare with it (all, where empty). Without it nothing is compared.
+    compare with it (all, where empty). Without it nothing is compared. Before every launch the
+    tensors named in ``carried``, whose contents a launch may read back, are put back, and those in
+    ``zeroed`` set to zero.
     """
 
     kernel: PortableKernel
@@ -115,6 +140,8 @@ class Task:
     relative: float = 1e-2
     of_typical: float = 1e-2
     seed: int = 0
+    carried: tuple[str, ...] = ()
+    zeroed: tuple[str, ...] = ()
 
     @classmethod
     def of_call(cls, kernel: PortableKernel, arguments: Mapping[str, Any], **more: Any) -> Task:
@@ -138,6 +165,8 @@ class Task:
             "relative": self.relative,
             "of_typical": self.of_typical,
             "seed": self.seed,
+            "carried": list(self.carried),
+            "zeroed": list(self.zeroed),
         }
 
     @classmethod
@@ -147,18 +176,22 @@ class Task:
         return cls(
             kernel=PortableKernel.from_dict(values["kernel"]),
             tensors={n: _tensor(t) for n, t in values["tensors"].items()},
-            scalars=values["scalars"],
+            scalars={n: decode(v) for n, v in values["scalars"].items()},
             reference=None if reference is None else LaunchSpec.from_dict(reference),
             outputs=tuple(values["outputs"]),
             relative=values["relative"],
             of_typical=values["of_typical"],
             seed=values["seed"],
+            carried=tuple(values["carried"]),
+            zeroed=tuple(values["zeroed"]),
         )
 
 
 def _tensor(values: Mapping[str, Any]) -> TensorArgument:
     shape: Sequence[int] = values["shape"]
-    return TensorArgument(values["dtype"], tuple(shape), tuple(values["strides"]), values["values"])
+    return TensorArgument(
+        values["dtype"], tuple(shape), tuple(values["strides"]), values["values"], values["offset"]
+    )
 
 
 def _torch() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tuner.compiling.portable import load
@@ -22,6 +22,7 @@ class Worker:
         self._task: Task | None = None
         self._kernel: Any = None
         self._tensors: dict[str, Any] = {}
+        self._kept: list[tuple[Any, Any]] = []  # bytes that a launch may read back, and a copy
         self._expected: dict[str, Any] | None = None
         self._verified: dict[str, str | None] = {}
         self._device: TimerDevice | None = None
@@ -31,29 +32,47 @@ class Worker:
         """Load a task or time a configuration; an error of the user's comes back as text."""
         try:
             if "load" in message:
-                return self._load(Task.from_dict(message["load"]))
+                return self._load(Task.from_dict(message["load"]), message.get("device"))
+            if "unload" in message:
+                return self._unload()
             return self._time(message)
         except Exception as error:  # whatever it is, the parent says so to whoever asked
             text = "".join(traceback.format_exception(error))
             return {"raised": type(error).__name__, "message": str(error), "traceback": text}
 
-    def _load(self, task: Task) -> Mapping[str, Any]:
+    def _load(self, task: Task, number: int | None) -> Mapping[str, Any]:
         on_cpu = os.environ.get("TRITON_INTERPRET") == "1"
-        self._place = "cpu" if on_cpu else "cuda"
-        stopwatch: Stopwatch = WallClock() if on_cpu else CudaEvents()
+        self._place = "cpu" if on_cpu else _cuda(number)
+        stopwatch: Stopwatch = WallClock() if on_cpu else CudaEvents(self._place)
         identity = _identity(on_cpu)
         self._task, self._kernel = task, load(task.kernel)
         self._tensors = {n: t.make(self._place, task.seed + i) for i, (n, t) in self._made(task)}
+        # What the tensors span, not the tensors: an expanded one cannot be written to.
+        spans = [_span(self._tensors[name]) for name in task.carried if name in self._tensors]
+        self._kept = [(span, span.clone()) for span in spans]
         self._device = TimerDevice(stopwatch, DeviceIdentity(**identity))
         self._expected, self._verified = None, {}
         return {"protocol": stopwatch.protocol, "identity": identity}
+
+    def _unload(self) -> Mapping[str, Any]:
+        """Give back all memory, that of the device too; the next message is a task."""
+        if self._device is not None:
+            self._device.close()
+        self._task = self._kernel = self._device = self._expected = None
+        self._tensors, self._kept, self._verified = {}, [], {}
+        if self._place != "cpu":
+            import torch  # noqa: PLC0415 - an extra, and slow to import
+
+            torch.cuda.empty_cache()
+        return {"unloaded": True}
 
     def _time(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         task, device = self._task, self._device
         if task is None or device is None:
             raise RuntimeError("there is no task to time; load one first")
         spec, config = LaunchSpec.from_dict(message["launch"]), message["config"]
-        launch = self._launcher(spec, self._tensors)
+        zeroed = [self._tensors[name] for name in task.zeroed if name in self._tensors]
+        launch = _Launch(self._launcher(spec, self._tensors), self._kept, zeroed)
         if task.reference is not None and self._expected is None:
             self._expected = self._results(task, task.reference)
         trial = Trial(config, launch)
@@ -92,6 +111,52 @@ class Worker:
 
     def _made(self, task: Task) -> list[tuple[int, tuple[str, Any]]]:
         return list(enumerate(task.tensors.items()))
+
+
+class _Launch:
+    """One launch as it is timed: what it may read back is put back first (a `PartedLaunch`)."""
+
+    def __init__(
+        self,
+        launch: Callable[[], object],
+        kept: Sequence[tuple[Any, Any]],
+        zeroed: Sequence[Any],
+    ) -> None:
+        self._launch, self._kept, self._zeroed = launch, kept, zeroed
+
+    def __call__(self) -> object:
+        self.prepare()
+        return self.bare()
+
+    def prepare(self) -> None:
+        """Put back, set to zero."""
+        for span, copy in self._kept:
+            span.copy_(copy)
+        for tensor in self._zeroed:
+            tensor.zero_()
+
+    def bare(self) -> object:
+        """Launch."""
+        return self._launch()
+
+    def finish(self) -> None:
+        """Nothing follows."""
+
+
+def _span(tensor: Any) -> Any:
+    if not tensor.numel():
+        return tensor
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((extent,), (1,))
+
+
+def _cuda(number: int | None) -> str:
+    if number is None:
+        return "cuda"
+    import torch  # noqa: PLC0415 - an extra, and slow to import
+
+    torch.cuda.set_device(number)
+    return f"cuda:{number}"
 
 
 def _identity(on_cpu: bool) -> dict[str, Any]:

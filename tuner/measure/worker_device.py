@@ -25,6 +25,9 @@ over thousands keeps its memory."""
 SOFT_SHARE = 0.9
 """Of its limit, after which the worker itself stops taking samples: it keeps those it has."""
 
+UNLOAD_LIMIT_S = 10.0
+"""For giving memory back."""
+
 STARTS_MAX = 3
 """A worker that fails to load its task so often in a row will not be had."""
 
@@ -40,6 +43,9 @@ class WorkerDevice:
         environment: variables to set for the worker.
         command: what to run as a worker; by default ours.
         canonical: maps a driver's device name to a known device.
+        worker: one that runs already, instead of ``environment`` and ``command``; `close` leaves it
+            running, with the task's memory given back.
+        number: of the device, as this process counts them; by default the first.
     """
 
     def __init__(
@@ -50,11 +56,15 @@ class WorkerDevice:
         environment: Mapping[str, str | None] | None = None,
         command: Sequence[str] | None = None,
         canonical: Callable[[str], str | None] = lambda _name: None,
+        worker: WorkerProcess | None = None,
+        number: int | None = None,
     ) -> None:
         self._task = task.to_dict()
         self._launches = launches
         self._canonical = canonical
-        self._worker = WorkerProcess(command or python_command("tuner.measure.worker"), environment)
+        self._number = number
+        self._lent = worker is not None
+        self._worker = worker or worker_process(command, environment)
         self._loaded: Mapping[str, Any] | None = None
         self._seen: set[str] = set()
 
@@ -111,9 +121,25 @@ class WorkerDevice:
             found.get("reason"), found.get("traceback"),
         )  # fmt: skip
 
+    def load(self) -> None:
+        """Have the worker make the task's tensors now.
+
+        Raises:
+            DeviceLostError: no worker can be had.
+            KernelRaisedError: the task cannot be made there, for want of memory for one.
+        """
+        self._load()
+
     def close(self) -> None:
-        """End the worker."""
-        self._drop()
+        """End the worker, or have a lent one forget the task."""
+        if self._lent and self._worker.running and self._loaded is not None:
+            try:
+                self._worker.ask({"unload": True}, UNLOAD_LIMIT_S)
+            except RunFailedError:
+                self._drop()
+        elif not self._lent:
+            self._drop()
+        self._loaded = None
 
     def __enter__(self) -> WorkerDevice:
         return self
@@ -131,7 +157,8 @@ class WorkerDevice:
             return self._loaded
         for attempt in range(STARTS_MAX):
             try:
-                found = self._worker.ask({"load": self._task}, STARTUP_LIMIT_S)
+                message = {"load": self._task, "device": self._number}
+                found = self._worker.ask(message, STARTUP_LIMIT_S)
                 break
             except RunFailedError as error:
                 self._drop()
@@ -142,6 +169,13 @@ class WorkerDevice:
             raise _raised(found)
         self._loaded = found
         return found
+
+
+def worker_process(
+    command: Sequence[str] | None = None, environment: Mapping[str, str | None] | None = None
+) -> WorkerProcess:
+    """Return a worker to lend to devices, not yet started."""
+    return WorkerProcess(command or python_command("tuner.measure.worker"), environment)
 
 
 def _raised(found: Mapping[str, Any]) -> KernelRaisedError:

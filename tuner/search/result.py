@@ -68,6 +68,12 @@ class Entry:
         """Whether it has a time that may win."""
         return self.median_us is not None
 
+    @property
+    def quarantined(self) -> bool:
+        """Whether it is not to be tried again: it crashed or hung."""
+        bad = self.outcome in (Outcome.CRASHED, Outcome.TIMEOUT)
+        return bad and self.status in (Status.FAILED, Status.TIMED_OUT)
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -109,12 +115,7 @@ class SearchResult:
     @property
     def quarantine(self) -> dict[str, str]:
         """Configurations not to be tried again, with the reason: they crashed or hung."""
-        return {
-            e.config: e.reason or str(e.outcome)
-            for e in self.entries
-            if e.outcome in (Outcome.CRASHED, Outcome.TIMEOUT)
-            and e.status in (Status.FAILED, Status.TIMED_OUT)
-        }
+        return {e.config: e.reason or str(e.outcome) for e in self.entries if e.quarantined}
 
     def counts(self) -> dict[Status, int]:
         """Return how many configurations have each status; they add up to all."""

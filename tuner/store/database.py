@@ -94,6 +94,15 @@ class Database:
                 rows += self._memory.execute(statement, parameters).fetchall()
         return [values for row in rows if (values := table.values(row)) is not None]
 
+    def has(self, table: Table) -> bool:
+        """Return whether a table may have rows, sound or not."""
+        statement = f"SELECT 1 FROM {table.name} LIMIT 1"
+        with self._mine():
+            found = self._on_file(lambda c: c.execute(statement).fetchone(), None)
+            if found is None and self._memory is not None:
+                found = self._memory.execute(statement).fetchone()
+        return found is not None
+
     def write(self, table: Table, rows: Sequence[Row], *, keep: bool = False) -> bool:
         """Write rows; return whether they are on disk now. With ``keep`` older ones stand."""
         wanted = _Write(table, keep, tuple(rows))

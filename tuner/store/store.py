@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from perfmodel.files import CACHE_VARIABLE
 from tuner.identity import Key
 from tuner.measure.device import Timing
 from tuner.store import decisions, measurements
 from tuner.store.database import Database
 from tuner.store.decisions import Decision
 from tuner.store.forks import ForkLock
-from tuner.store.location import FILE, shared_path, store_path
+from tuner.store.location import FILE, SHARED_VARIABLE, shared_path, store_path
 from tuner.store.measurements import MATCH, Prior, matching
 from tuner.store.schema import DECISIONS, MEASUREMENTS, QUARANTINE, Table
 from tuner.store.trouble import TROUBLE, warn_once
@@ -22,6 +24,9 @@ from tuner.store.versions import Versions
 _SAME_COMPILER = "triton = ? AND ptxas = ?"
 _ANY_ARGUMENTS = ""
 
+# Working out the user's cache folder takes a tenth of a decision.
+_PLACES = (CACHE_VARIABLE, SHARED_VARIABLE, "HOME", "XDG_CACHE_HOME", "LOCALAPPDATA")
+_opened: dict[tuple[str | None, ...], Store] = {}
 _stores: dict[tuple[str, str], Store] = {}
 _stores_lock = ForkLock()
 
@@ -57,8 +62,12 @@ class Store:
             path: a ``.sqlite`` file or a cache folder; by default the user's own, or the folder
                 in ``PERFMODEL_CACHE_DIR``. ``PERFMODEL_SHARED_CACHE`` names a second one.
         """
+        place = tuple(map(os.environ.get, _PLACES)) if path is None else None
+        known = None if place is None else _opened.get(place)
+        if known is not None:
+            return known
         try:
-            file = store_path() if path is None else _file_of(Path(path))
+            file = store_path().absolute() if path is None else _file_of(Path(path))
             shared = shared_path()
         except TROUBLE as error:
             warn_once("", f"there is no cache folder ({error}); tuning results are not kept")
@@ -70,6 +79,8 @@ class Store:
             if found is None:
                 second = None if shared is None else Database(shared, read_only=True)
                 found = _stores[str(file), str(shared)] = cls(Database(file), second)
+        if place is not None:
+            _opened[place] = found
         return found
 
     @classmethod
@@ -154,6 +165,11 @@ class Store:
         if not first_wins:
             return decision
         return self.decision(key, decision.policy, decision.space) or decision
+
+    def sets_aside(self) -> bool:
+        """Whether there is any configuration in quarantine: cheaper than which."""
+        databases = (self._database, self._shared)
+        return any(each is not None and each.has(QUARANTINE) for each in databases)
 
     def quarantined(self, key: Key) -> dict[str, str]:
         """Return the configurations not to be tried for ``key``, with the reason of each."""
