@@ -73,4 +73,5 @@ def _manifest(text: Mapping[str, Any]) -> ShapeManifest:
         accuracy=text["accuracy"],
         libraries=text["libraries"],
         spec=text["spec"],
+        probes=tuple(tuple(map(float, row)) for row in text["probes"]),
     )

@@ -43,6 +43,7 @@ class ShapeManifest:
     accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
+    probes: tuple[tuple[float, ...], ...] = ()  # see `perfmodel.learned.shape_probes`
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from perfmodel.learned.intervals import (
 )
 from perfmodel.learned.shape_features import SHAPE_SCHEMA
 from perfmodel.learned.shape_model import ShapeManifest, ShapeModel
+from perfmodel.learned.shape_probes import shape_probes
 from perfmodel.learned.shape_table import ShapeRows
 from perfmodel.learned.training import library_versions
 
@@ -216,6 +217,7 @@ def shape_model(
         accuracy=accuracy or {},
         libraries=library_versions(),
         spec=dict(zip(("any_device", "device"), map(asdict, specs), strict=True)),
+        probes=shape_probes(family),
     )
     return ShapeModel(manifest, heads.any_device, heads.devices, spread, unseen_spread)
 
