@@ -16,6 +16,7 @@ import pytest
 from perfmodel.cli.app import main
 from perfmodel.cli.bench_text import bench_text
 from perfmodel.dataset import schema
+from perfmodel.errors import RunFailedError
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.predictor import Predictor
 from perfmodel.problems.gemm import Gemm
@@ -267,6 +268,35 @@ def test_inputs_that_do_not_fit_are_an_outcome_and_the_others_go_on() -> None:
     assert both.config == TileConfig(64, 64)
     assert both.measurement.outcome.ran
     assert [s.outcome.value for s in both.standings] == ["ok", "out_of_resources"]
+
+
+def test_a_comparison_finds_what_is_wrong_or_says_that_it_cannot() -> None:
+    class Compared:
+        found: Any = None
+
+        def launch(self, *_: Any) -> Any:
+            return lambda: None
+
+        def verify(self, *_: Any) -> str | None:
+            if isinstance(self.found, Exception):
+                raise self.found
+            return self.found  # type: ignore[no-any-return]
+
+    times: dict[str, float] = {}
+    rig, compared = rig_of(FakeDevice(times), times), Compared()
+    rig.kernels = compared  # type: ignore[assignment]
+    subject = Subject(PROBLEM, choose_kernel(PROBLEM), rig.gpu)
+    right = bench(subject, rig, Predictor(), [CONFIG], check=True)
+    assert right.measurement.outcome.ran
+    assert "agrees with a float64 reference" in bench_text(right, rig)
+    compared.found = "out: 3 of 9 elements are wrong"
+    wrong = bench(subject, rig, Predictor(), [CONFIG], check=True)
+    assert wrong.measurement.outcome.value == "wrong_result"
+    assert "3 of 9 elements" in bench_text(wrong, rig)
+    assert "TFLOP" not in bench_text(wrong, rig)
+    compared.found = type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory.")
+    with pytest.raises(RunFailedError, match=r"cannot be compared \(OutOfMemoryError.*--check out"):
+        bench(subject, rig, Predictor(), [CONFIG], check=True)
 
 
 @pytest.mark.parametrize("kernel", catalog.KERNELS, ids=lambda k: k.name)

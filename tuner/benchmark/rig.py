@@ -112,7 +112,12 @@ class KernelLaunches:
 
     def verify(self, kernel: ReferenceKernel, problem: Any, config: TileConfig) -> str | None:
         """Return how one run's result differs from a float64 reference, ``None`` if it does not."""
-        return kernel.verify(problem, config, device=self._device)
+        if not self._device.startswith("cuda"):
+            return kernel.verify(problem, config, device=self._device)
+        import torch  # noqa: PLC0415 - optional extra
+
+        with torch.cuda.device(self._device):  # Triton launches on the current one
+            return kernel.verify(problem, config, device=self._device)
 
 
 def open_rig(address: str, gpu: str | None, protocol: TimingProtocol) -> Rig:

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.dataset.outcome import Outcome
-from perfmodel.errors import InvalidProblemError, MissingDataError, PerfmodelError, UsageError
+from perfmodel.errors import (
+    InvalidProblemError,
+    MissingDataError,
+    PerfmodelError,
+    RunFailedError,
+    UsageError,
+)
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.prediction import Prediction
 from perfmodel.predictor import Predictor
@@ -159,6 +165,7 @@ def bench(
         IllegalConfigError, InvalidConfigError: a configuration that the device cannot run, or one
             that the kernel would not obey.
         MissingDataError: a recorded table has nothing of this problem.
+        RunFailedError: the result could not be compared.
         DeviceLostError: the device can time nothing more.
     """
     given = list(configs) or [_pick(subject, rig, predictor)]
@@ -257,8 +264,22 @@ def _trial(
 
 
 def _verify(subject: Subject, rig: Rig, config: TileConfig) -> str:
-    """What is wrong with one run's result; empty for nothing."""
-    return rig.verify(subject.kernel, subject.problem, config) or ""
+    """What is wrong with one run's result; empty for nothing.
+
+    Raises:
+        RunFailedError: it could not be compared: a float64 reference may not fit.
+    """
+    try:
+        return rig.verify(subject.kernel, subject.problem, config) or ""
+    except PerfmodelError:
+        raise
+    except Exception as error:
+        failure = failure_of(error, rig.device.protocol)
+        if failure is None:
+            raise
+        raise RunFailedError(
+            f"the result cannot be compared ({failure.reason}); leave --check out"
+        ) from error
 
 
 __all__ = ["Benched", "Subject", "bench", "choose_kernel"]
