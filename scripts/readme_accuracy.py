@@ -67,6 +67,7 @@ def is_shown(protocol: str, cell: str, who: str) -> bool:
         return who == OURS or (cell == ALL and who != "roofline")
     rules = {
         "legality": cell == ALL,
+        "shape-sites": cell == ALL,
         "intervals": who == OURS,
         "replay": not cell.isdigit() and cell != ALL,
         "attention-winners": True,
