@@ -67,7 +67,7 @@ def plan_command(
                      "Default: gemm."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same plan.")] = 0,
-    samples: Annotated[int, typer.Option(help="Timed launches of each configuration.")] = 30,
+    samples: Annotated[int, typer.Option(help="Samples of each configuration at most.")] = 30,
     limit: Annotated[float, typer.Option(help="Seconds for one configuration at most.")] = 10.0,
     model: Annotated[
         Path | None, typer.Option(help="A model file in place of the shipped one.")

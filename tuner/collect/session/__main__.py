@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from perfmodel.errors import PerfmodelError
+from tuner.collect.session.rehearsal import Mischief
 from tuner.collect.session.run import HUNG_S, Options, run_session
 
 STARTED = "MEASURE_STARTED"
@@ -30,12 +31,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--rehearse", action="store_true", help="made-up times, no GPU needed")
     parser.add_argument("--gpu", help="with --rehearse: the device to plan for")
-    parser.add_argument("--fail", metavar="STEP", help="with --rehearse: a step to lose")
+    parser.add_argument("--fail", metavar="STEP", help="with --rehearse: a step that fails")
+    parser.add_argument("--hang", metavar="STEP", help="with --rehearse: one with a hang in it")
+    parser.add_argument("--die", metavar="STEP", help="with --rehearse: one with a crash in it")
     parser.add_argument("--hung-s", type=float, default=HUNG_S, help="after which a launch hangs")
     given = parser.parse_args(arguments)
     options = Options(
-        given.minutes, given.out, given.device, given.gpu, given.work, given.rehearse, given.fail,
-        given.hung_s, _started(),
+        given.minutes, given.out, given.device, given.gpu, given.work, given.rehearse,
+        Mischief(given.fail, given.hang, given.die), given.hung_s, _started(),
     )  # fmt: skip
     try:
         ends = run_session(options, lambda line: print(line, flush=True))

@@ -5,8 +5,11 @@ What comes out bears the word rehearsal in its name, its source and its device.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.hardware.gpu import Gpu
@@ -31,16 +34,39 @@ COMPILED_PER_STEP = 1
 NOISE = 0.02
 
 
+@dataclass(frozen=True)
+class Mischief:
+    """Steps that a rehearsal is to lose something of, by name.
+
+    ``fail`` raises before its first row; ``hang`` never answers, and ``die`` takes the process
+    down, at the first configuration of the plan.
+    """
+
+    fail: str | None = None
+    hang: str | None = None
+    die: str | None = None
+
+
 class MadeUpDevice:
-    """Answers with what was expected and some noise, and fails now and then."""
+    """Answers with what was expected and some noise, and fails now and then.
+
+    Args:
+        gpu: the device that it stands for.
+        hang, die: configurations at which it does so.
+    """
 
     protocol = f"{NAME}-1"
 
-    def __init__(self, gpu: str) -> None:
+    def __init__(self, gpu: str, hang: str | None = None, die: str | None = None) -> None:
         self.identity = DeviceIdentity(DEVICE, "none", gpu=gpu)
+        self._hang, self._die = hang, die
 
     def time(self, trial: Trial, *, samples: int, limit_s: float) -> Timing:
         """Return made-up samples, the same for the same trial."""
+        if trial.config == self._hang:
+            signal.pause()
+        if trial.config == self._die:
+            os.kill(os.getpid(), signal.SIGKILL)
         draw = random.Random(trial.config)
         if draw.random() < 0.05:
             return Timing(Outcome.OUT_OF_RESOURCES, self.protocol, reason="made up")
@@ -60,13 +86,13 @@ class MadeUpMeter:
         return 1e-3 * count
 
 
-def rehearsal_bench(plan: Plan) -> Bench:
+def rehearsal_bench(plan: Plan, *, hang: bool = False, die: bool = False) -> Bench:
     """Return a bench of made-up times for the plan's device."""
     from tuner.collect.kernels import source_hashes  # noqa: PLC0415 - loads Triton
 
-    return Bench(
-        MadeUpDevice(plan.gpu), NamedTrials(), compiler=NAME, kernels=source_hashes(plan.items)
-    )
+    first = plan.items[0].text
+    device = MadeUpDevice(plan.gpu, first if hang else None, first if die else None)
+    return Bench(device, NamedTrials(), compiler=NAME, kernels=source_hashes(plan.items))
 
 
 def rehearsal_probes(gpu: Gpu) -> list[Probe]:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +20,7 @@ from perfmodel.hardware.gpu import Gpu
 from tuner.collect.inventory import NEEDS_NONE, manifest, require_known, visible_devices
 from tuner.collect.session.attempt import under_way
 from tuner.collect.session.plans import FULL, SMALL, plan_step
+from tuner.collect.session.rehearsal import Mischief
 from tuner.collect.session.results import StepEnd, write_step, write_summary
 from tuner.collect.session.steps import STEPS, TIMED, Step, deadlines, plan_path
 from tuner.collect.session.worker import COMPILE, DEVICE_LOST, DONE, STOPPED
@@ -29,8 +30,8 @@ GRACE_S = 2.0
 """A step looks at the clock between measurements; past this it is ended."""
 
 HUNG_S = 60.0
-"""One measurement or check that takes so long hangs: its own limit is a second, and the slowest
-reference takes a few."""
+"""What takes so long hangs: a measurement's own limit is half a second, and the slowest reference
+takes a few."""
 
 RESTARTS_MAX = 3
 POLL_S = 0.05
@@ -42,8 +43,8 @@ Say = Callable[[str], None]
 class Options:
     """How to run a session.
 
-    ``fail`` names a step that a rehearsal is to lose; ``started`` is from when on the minutes
-    count, as of `time.time`, by default now.
+    ``mischief`` says what a rehearsal is to lose; ``started`` is from when on the minutes count, as
+    of `time.time`, by default now.
     """
 
     minutes: float
@@ -52,7 +53,7 @@ class Options:
     gpu: str | None = None
     work: Path | None = None
     rehearse: bool = False
-    fail: str | None = None
+    mischief: Mischief = field(default_factory=Mischief)
     hung_s: float = HUNG_S
     started: float | None = None
 
@@ -160,7 +161,7 @@ class _Session:
             restarts += 1
             fatal = worker.fatal
             if code != DEVICE_LOST:  # then the row is there already
-                what = f"hung for {self._options.hung_s:g} s" if code is None else _named(code)
+                what = f"hung for {self._patience_s(name):g} s" if code is None else _named(code)
                 fatal = {**fatal, at[0]: f"took its process down: {what}"}
             (self._work / name / "attempt.json").unlink(missing_ok=True)
             self._start(name, fatal)
@@ -174,11 +175,15 @@ class _Session:
                 _end(worker.process)
                 return STOPPED
             at = under_way(self._work / name / "attempt.json")
-            if at is not None and now - at[1] > self._options.hung_s:
+            if at is not None and now - at[1] > self._patience_s(name):
                 _end(worker.process)
                 return None
             time.sleep(POLL_S)
         return worker.process.returncode
+
+    def _patience_s(self, name: str) -> float:
+        """How long one measurement may take; a reference on the way takes what it takes."""
+        return self._options.hung_s if name in TIMED else max(self._options.hung_s, HUNG_S)
 
     def _plan_and_compile(self) -> str | None:
         """Make the plans that are not there, and start compiling what they need.
@@ -210,7 +215,7 @@ class _Session:
         job: dict[str, Any] = {
             "step": name, "work": str(self._work.resolve()), "gpu": self._gpu.name,
             "device": self._options.device, "rehearse": self._options.rehearse,
-            "fatal": dict(fatal or {}), "fail": self._options.fail == name,
+            "fatal": dict(fatal or {}), "mischief": asdict(self._options.mischief),
         }  # fmt: skip
         environment = dict(os.environ)
         if self._options.rehearse and name == "correctness":
@@ -240,11 +245,12 @@ class _Session:
 
 
 def _check(options: Options) -> None:
-    if options.fail is not None and not options.rehearse:
-        raise UsageError("--fail is for rehearsals; add --rehearse")
-    names = [step.name for step in STEPS]
-    if options.fail is not None and options.fail not in names:
-        raise UsageError(f"--fail is {options.fail!r}; use one of: {', '.join(names)}")
+    for name, step in asdict(options.mischief).items():
+        allowed = TIMED if name != "fail" else tuple(step.name for step in STEPS)
+        if step is not None and not options.rehearse:
+            raise UsageError(f"--{name} is for rehearsals; add --rehearse")
+        if step is not None and step not in allowed:
+            raise UsageError(f"--{name} is {step!r}; use one of: {', '.join(allowed)}")
     if options.out.exists() and not options.out.is_dir():
         raise UsageError(f"--out {options.out} is a file; give a folder")
 

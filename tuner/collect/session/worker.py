@@ -46,7 +46,7 @@ class Job:
     device: str
     rehearse: bool
     fatal: Mapping[str, str]
-    fail: bool = False
+    mischief: rehearsal.Mischief
 
     @property
     def folder(self) -> Path:
@@ -64,14 +64,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", help="a Job as JSON")
     values = json.loads(parser.parse_args(arguments).job)
-    job = Job(**{**values, "work": Path(values["work"])})
+    mischief = rehearsal.Mischief(**values["mischief"])
+    job = Job(**{**values, "work": Path(values["work"]), "mischief": mischief})
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
         run = _STEPS.get(job.step, _timing)(job)
         line = sys.stdin.readline()
         if not line:
             return STOPPED  # nobody waits for it any more
-        if job.fail:
+        if job.mischief.fail == job.step:
             raise RuntimeError(f"step {job.step} fails, as the rehearsal was asked to")
         return DONE if run(float(json.loads(line)["until"])) else STOPPED
     except DeviceLostError as error:
@@ -159,7 +160,11 @@ def _timing(job: Job) -> Run:
     _load_torch(job)
 
     def run(until: float) -> bool:
-        bench = rehearsal.rehearsal_bench(plan) if job.rehearse else open_bench(job.device, plan)
+        if job.rehearse:
+            hang, die = (name == job.step for name in (job.mischief.hang, job.mischief.die))
+            bench = rehearsal.rehearsal_bench(plan, hang=hang, die=die)
+        else:
+            bench = open_bench(job.device, plan)
         attempt = Attempt(job.folder / "attempt.json", job.fatal)
         try:
             done = time_plan(

@@ -44,9 +44,12 @@ def steps_of(tmp_path: Path) -> dict[str, dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A session in which the second step fails; its folder and what it said."""
+    """A session with a step that fails, one that hangs and one that crashes; what it said."""
     folder = tmp_path_factory.mktemp("session")
-    done = session(folder, "--fail", "ceilings", "--work", str(folder / "work"))
+    done = session(
+        folder, "--fail", "ceilings", "--hang", "decode", "--die", "moe", "--hung-s", "3",
+        "--work", str(folder / "work"),
+    )  # fmt: skip
     assert done.returncode == 1, done.stderr
     return folder, done.stdout
 
@@ -62,6 +65,18 @@ def test_one_step_that_fails_loses_none_of_the_others(rehearsed: tuple[Path, str
     for name in set(NAMES) - {"ceilings"}:
         assert found[name]["rows"], name
     assert "step         state       rows      ok   seconds" in said
+
+
+@pytest.mark.parametrize(("name", "why"), [("decode", "hung for 3 s"), ("moe", "SIGKILL")])
+def test_what_hangs_or_crashes_is_a_row_and_its_step_goes_on_without_it(
+    rehearsed: tuple[Path, str], name: str, why: str
+) -> None:
+    folder, _ = rehearsed
+    rows = schema.read(folder / "out" / f"rehearsal-{name}.parquet")
+    crashed = rows[rows["outcome"] == "crashed"]
+    assert list(crashed["outcome_reason"]) == [f"took its process down: {why}"]
+    assert len(rows) > 1
+    assert steps_of(folder)[name]["state"] == "done"
 
 
 def test_results_are_a_few_small_files_that_say_they_are_made_up(
@@ -115,6 +130,7 @@ def test_short_of_time_the_last_steps_are_dropped_and_it_ends_by_itself(tmp_path
     [
         (["--minutes", "0"], "minutes is 0; use 0.5 to"),
         (["--fail", "nothing"], "--fail is 'nothing'; use one of: correctness"),
+        (["--hang", "ceilings"], "--hang is 'ceilings'; use one of: attention"),
         (["--gpu", "h1000"], "unknown GPU 'h1000'"),
     ],
 )
