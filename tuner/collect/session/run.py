@@ -104,19 +104,25 @@ class _Session:
         self._until, self._say = until, say
         self._workers: dict[str, _Worker] = {}
         self._unplanned: str | None = None
+        self._begun = 0.0
 
     def run(self) -> list[StepEnd]:
-        """Run the steps; the next one's process starts while one has the device."""
+        """Run the steps; the next one's process starts while one has the device.
+
+        What a step left is written while the next one measures.
+        """
         ends: list[StepEnd] = []
-        self._start(STEPS[0].name)
-        self._go(STEPS[0].name)
+        self._begin(STEPS[0])
         self._unplanned = self._plan_and_compile()
         for step, coming in zip(STEPS, [*STEPS[1:], None], strict=True):
-            end = self._step(step, coming)
-            ends.append(write_step(
-                self._options.out, self._work, end, rehearse=self._options.rehearse
-            ))  # fmt: skip
-            self._say(ends[-1].line())
+            if step is not STEPS[0]:
+                self._begin(step)
+            if coming is not None and self._runs(coming):
+                self._start(coming.name)
+            if ends:
+                ends[-1] = self._written(ends[-1])
+            ends.append(self._end(step))
+        ends[-1] = self._written(ends[-1])
         return ends
 
     def close(self) -> None:
@@ -124,24 +130,31 @@ class _Session:
         for worker in self._workers.values():
             _end(worker.process)
 
-    def _step(self, step: Step, coming: Step | None) -> StepEnd:
+    def _runs(self, step: Step) -> bool:
+        return step.name in self._until and not (step.name in TIMED and self._unplanned)
+
+    def _begin(self, step: Step) -> None:
+        if not self._runs(step):
+            return
+        if step.name not in self._workers:
+            self._start(step.name)
+        self._begun = time.time()
+        self._go(step.name)
+
+    def _end(self, step: Step) -> StepEnd:
         if step.name not in self._until:
             return StepEnd(step.name, "dropped", "the minutes are too few for it", 0.0)
-        if step.name in TIMED and self._unplanned is not None:
+        if not self._runs(step):
             return StepEnd(step.name, "failed", self._unplanned, 0.0)
-        started, until = time.time(), self._until[step.name]
-        if step is not STEPS[0]:
-            if step.name not in self._workers:
-                self._start(step.name)
-            self._go(step.name)
-        if coming is not None and self._worth_starting(coming):
-            self._start(coming.name)
-        state, reason = self._watch(step.name, until)
+        state, reason = self._watch(step.name, self._until[step.name])
         self._over(step.name)
-        return StepEnd(step.name, state, reason, time.time() - started)
+        return StepEnd(step.name, state, reason, time.time() - self._begun)
 
-    def _worth_starting(self, step: Step) -> bool:
-        return step.name in self._until and not (step.name in TIMED and self._unplanned)
+    def _written(self, end: StepEnd) -> StepEnd:
+        options = self._options
+        found = write_step(options.out, self._work, end, rehearse=options.rehearse)
+        self._say(found.line())
+        return found
 
     def _watch(self, name: str, until: float) -> tuple[str, str | None]:
         """Wait for a step; what hangs or dies is started again without what it was at."""

@@ -18,7 +18,7 @@ from perfmodel.hardware.catalog import load_gpu
 from perfmodel.predictor import Predictor
 from tuner.collect.bench import Bench, NamedTrials
 from tuner.collect.plan_file import Plan
-from tuner.collect.session import results
+from tuner.collect.session import ceilings, results
 from tuner.collect.session.attempt import Attempt, under_way
 from tuner.collect.session.ceilings import Probe, measured
 from tuner.collect.session.plans import SMALL, plan_step
@@ -259,3 +259,26 @@ def test_results_that_cannot_be_written_are_a_note(
     assert noted.rows == 0
     assert "not written" in noted.notes[0]
     assert json.dumps(noted.notes)
+
+
+def test_every_probe_of_a_device_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, where nothing is launched: operands of every type, and what they amount to."""
+    pytest.importorskip("torch", reason="operands are torch tensors")
+    monkeypatch.setattr(ceilings, "COPY_BYTES", 1 << 16)
+    monkeypatch.setattr(ceilings, "LIBRARY_SIZE", 64)
+    found = ceilings.probes(load_gpu("h200-sxm"), "cpu")
+    assert {p.dtype for p in found} == {None, "bf16", "fp16", "tf32", "fp8_e4m3", "int8"}
+    assert {p.unit for p in found} == {"GB/s", "us", "TFLOP/s"}
+    for probe in (p for p in found if not p.name.startswith("launch") and INSTALLED):
+        launch, amount = probe.make()
+        assert callable(launch)
+        assert amount > 0
+    assert not {p.dtype for p in ceilings.probes(load_gpu("a100-sxm4-80gb"), "cpu")} & {"fp8_e4m3"}
+
+
+def test_a_graph_of_many_launches_is_replayed_once_for_all_of_them() -> None:
+    replays: list[int] = []
+    launch = ceilings._Split(lambda: replays.append(1), 200)
+    for _ in range(1000):
+        launch()
+    assert len(replays) == 5
