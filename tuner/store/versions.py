@@ -14,6 +14,7 @@ from importlib import metadata
 class Versions:
     """Soft fields of a row: another value makes its times a prior, not a timing.
 
+    ``triton`` is the version, with the environment variables that change what it compiles.
     ``ptxas`` is ``bundled`` for the one that comes with Triton. A driver runs the same binary, so
     another driver version, kept beside each row, does not set it aside.
     """
@@ -24,12 +25,23 @@ class Versions:
     @classmethod
     def current(cls) -> Versions:
         """Return what this process would compile with, without starting Triton."""
-        return cls(_triton_version(), _ptxas_version(os.environ.get("TRITON_PTXAS_PATH", "")))
+        return cls(
+            _triton_version() + _environment(),
+            _ptxas_version(os.environ.get("TRITON_PTXAS_PATH", "")),
+        )
 
 
 def _triton_version() -> str:
     loaded = getattr(sys.modules.get("triton"), "__version__", None)
     return loaded if isinstance(loaded, str) else _installed_version()
+
+
+def _environment() -> str:
+    """Variables that Triton's own cache counts, where they are set; Triton is not loaded for it."""
+    native = sys.modules.get("triton._C.libtriton")
+    ask = getattr(native, "get_cache_invalidating_env_vars", None)
+    found = ask() if callable(ask) else {}
+    return "".join(f" {name}={value}" for name, value in sorted(found.items()))
 
 
 @lru_cache(maxsize=1)

@@ -301,3 +301,21 @@ def test_any_decision_comes_back(tmp_path_factory, loss, timed, why):
     assert found is not None
     assert (found.config, found.timed, found.why) == (made.config, timed, made.why)
     assert len(list(store.rows(DECISIONS))) == 1
+
+
+def test_times_under_another_compiler_environment_are_priors(
+    folder, key, timing, config, monkeypatch
+):
+    pytest.importorskip("triton._C.libtriton")
+    text, took = config(64), timing()
+    store = Store.open(folder)
+    store.record(key, text, took)
+    store.quarantine(key, text, "hung")
+    assert text in store.timings(key, took.protocol)
+    monkeypatch.setenv("DISABLE_LLVM_OPT", "1")  # Triton compiles another binary
+    assert store.timings(key, took.protocol) == {}
+    assert store.quarantined(key) == {}
+    (prior,) = store.priors(key, took.protocol)
+    assert "DISABLE_LLVM_OPT" in prior.differs[0]
+    monkeypatch.delenv("DISABLE_LLVM_OPT")
+    assert text in store.timings(key, took.protocol)
