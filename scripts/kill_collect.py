@@ -20,7 +20,7 @@ import pandas as pd
 
 from perfmodel.dataset import schema
 from perfmodel.hardware.catalog import load_gpu
-from tuner.collect.families import family_of
+from tuner.collect.families import FAMILIES, family_of
 from tuner.collect.plan import Budget, make_plan
 from tuner.collect.plan_file import Plan, load_plan
 from tuner.collect.shard import read_shard
@@ -78,13 +78,14 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--every", type=float, default=2.0)
     parser.add_argument("--sleep-ms", type=float, default=1.0)
+    parser.add_argument("--family", default="gemm", choices=list(FAMILIES))
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="kill_collect-"))
     folder.mkdir(parents=True, exist_ok=True)
     problems = round(1.015 * given.rows / CONFIGS)  # the smallest have fewer tiles
     plan = make_plan(
-        load_gpu(GPU), [family_of("gemm")], ["bf16", "fp16"],
+        load_gpu(GPU), [family_of(given.family)], ["bf16", "fp16"],
         budget=Budget(None, problems, CONFIGS),
     )  # fmt: skip
     plan.save(folder / "plan.json")

@@ -369,7 +369,7 @@ def _print_plan(plan: Plan, out: Path) -> None:
         typer.echo(f"  kernels:  {_counted(found['kernel'])}")
     typer.echo(f"  problems: {_counted(origin)}")
     typer.echo(f"  configs:  {_counted(why)}")
-    if plan.model is None or set(found["family"]) != {"gemm"}:
+    if "uncertain" in why and (plan.model is None or set(found["family"]) != {"gemm"}):
         unlearned = "this device" if plan.model is None else "other kernels than gemm"
         typer.echo(f"  no learned model for {unlearned}: uncertain are those whose estimate rests "
                    "most on overlap")  # fmt: skip

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from perfmodel.dataset import schema
+from perfmodel.dataset.registry import load_registry
 from perfmodel.errors import InvalidProblemError, UnsupportedDtypeError, UsageError
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.problems import Attention, Gemm, GroupedGemm
@@ -25,6 +26,7 @@ from tuner.collect.models import models
 from tuner.collect.output import Output
 from tuner.collect.plan import Budget, counts, make_plan
 from tuner.collect.plan_file import load_plan
+from tuner.collect.publish import Entry, publish
 from tuner.collect.run import run_shard
 from tuner.collect.shard import read_shard
 from tuner.collect.table_columns import problem_of
@@ -237,6 +239,12 @@ def test_a_run_that_was_killed_merges_to_the_table_of_one_that_was_not(
     )
     unread = set(schema.CONFIG_COLUMNS) - set(family.parameters)
     assert rows[sorted(unread)].isna().all(axis=None)
+    entry = Entry(f"collected-{name}", "tiles", "https://github.com/OWNER/REPO", 40 * "0",
+                  "datasets/collected/t.parquet", "Apache-2.0")  # fmt: skip
+    registry = tmp_path / "registry.toml"
+    registry.write_text("registry_version = 1\n", encoding="utf-8")
+    publish(tmp_path / "table.parquet", str(tmp_path / "out"), entry=entry, registry=registry)
+    assert load_registry(registry)[f"collected-{name}"].family == family.table
     # A merged table can be replayed: its rows name the same measurements.
     replayed = Output(tmp_path / "replayed")
     run_shard(plan, replay_bench(tmp_path / "table.parquet", 0.0, plan.gpu), replayed)
