@@ -401,6 +401,13 @@ class Autotuner(triton_api.StockAutotuner):  # type: ignore[misc]  # Triton publ
         self._lock = threading.Lock()
         self._key_locks = {}
 
+    def __copy__(self) -> Autotuner:
+        """A kernel is one thing, as a function is, also in a copy of what holds it."""
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> Autotuner:
+        return self
+
     def __reduce__(self) -> Any:
         """Pickle by name, as functions are, with what was decided: another process keeps it."""
         return reduced(self)

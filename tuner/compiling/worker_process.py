@@ -66,7 +66,8 @@ class WorkerProcess:
     def ask(self, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         """Send a question and return the answer.
 
-        Starting the child does not count towards ``limit_s``.
+        Starting the child does not count towards ``limit_s``. What interrupts the wait ends the
+        child: its answer would be taken for that of the next question.
 
         Raises:
             WorkerTimeoutError: no answer in time; the child and its children are killed.
@@ -75,13 +76,22 @@ class WorkerProcess:
         """
         self.start()
         try:
-            process = self._require()
-            assert process.stdin is not None
+            self._send(message)
+            return self._answer(limit_s)
+        except RunFailedError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        process = self._require()
+        assert process.stdin is not None
+        try:
             process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.flush()
         except OSError:
             raise self._died() from None
-        return self._answer(limit_s)
 
     def start(self) -> None:
         """Start the child unless it runs.

@@ -3,8 +3,10 @@
 # ruff: noqa: N803 - compile-time arguments of kernels are in capitals, as in Triton's own
 from __future__ import annotations
 
+import copy
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -197,6 +199,35 @@ def test_the_worker_is_kept_for_the_next_decision(interpreted, config):
     kernel[GRID](x, 9)
     assert idle_worker() is worker
     assert worker.starts == starts
+
+
+def test_an_interrupt_while_the_worker_answers_spoils_no_later_decision(interpreted, config):
+    kernel = kernel_of(interpreted, config, "good", "hang", limit_s=60.0)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        kernel_of(interpreted, config, "good", "slow")[GRID](torch.zeros(10), 8)  # it is running
+        signal.setitimer(signal.ITIMER_REAL, 1.5)
+        with pytest.raises(KeyboardInterrupt):
+            kernel[GRID](torch.zeros(10), 7)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    again = kernel_of(interpreted, config, "good", "slow")
+    x = torch.zeros(10)
+    again[GRID](x, 9)
+    assert fates(again, x, 9) == [Fate.TIMED, Fate.TIMED]
+    assert again.best_config.kwargs["HOW"] == "good"
+
+
+def test_a_copy_of_a_module_holds_the_same_kernel(interpreted, config):
+    kernel = kernel_of(interpreted, config, "good")
+    held = {"kernel": kernel, "list": [kernel]}
+    assert copy.copy(kernel) is kernel
+    assert copy.deepcopy(held)["list"][0] is kernel
 
 
 def test_a_fork_leaves_the_parent_its_worker(interpreted, config):
