@@ -20,7 +20,15 @@ app = typer.Typer(add_completion=False)
 
 DEFAULT_GPUS = ("a100-sxm4-80gb", "h100-sxm5")
 DEFAULT_STEP = "llama-3-8b-prefill"
-SHAPE_MODELS = ("gemm", "gemm-fp8", "prefill", "decode")
+SHAPE_MODELS = ("gemm", "gemm-fp8", "prefill", "decode", "moe", "moe-fp8")
+
+FAMILY_TITLES = {
+    "gemm": "Matrix products of libraries",
+    "prefill": "Prefill attention",
+    "decode": "Decode attention",
+    "moe": "Mixture-of-experts layers",
+}
+"""Sections on kernels of unknown tile, by family of ``shape-sites``."""
 
 
 @app.command()
@@ -68,6 +76,7 @@ def report(
     read_step(step)
     with show_progress() as (tell, say):
         sections = [_rooflines(devices, step, tell), *_accuracy(cache, tell, say, quick=quick)]
+        sections += _libraries(cache, tell, say, quick=quick)
     sections.append(_shipped())
     lead = [f"perfmodel {__version__}: predicted and measured times of GPU kernels."]
     if quick:
@@ -138,6 +147,35 @@ def _accuracy(cache: Path | None, tell: Tell, say: Say, *, quick: bool) -> list[
     panels = gemm.fold_panels(run)
     records = [r for r in chosen[1].run(run) if r.who == "perfmodel"]
     return [_scatter(panels), _errors(panels), _intervals(records)]
+
+
+def _libraries(cache: Path | None, tell: Tell, say: Say, *, quick: bool) -> list[Section]:
+    """Sections on kernels of unknown tile, one a family and data type that is imported."""
+    from perfmodel.errors import MissingDataError  # noqa: PLC0415 - start-up time
+    from perfmodel.evaluate import protocols  # noqa: PLC0415 - as above
+    from perfmodel.evaluate.held_out_shapes import held_out_fifth  # noqa: PLC0415 - as above
+    from perfmodel.evaluate.selection import selections  # noqa: PLC0415 - as above
+    from perfmodel.report.page import Section  # noqa: PLC0415 - as above
+    from perfmodel.report.shapes import shape_section  # noqa: PLC0415 - as above
+    from perfmodel.uncertainty import COVERAGE  # noqa: PLC0415 - as above
+
+    chosen = protocols.find_protocols(["shape-sites"])
+    run = protocols.new_run(
+        protocols.load_for(chosen, cache), protocols.specs(large=False, quick=quick),
+        quick=quick, tell=tell, say=say,
+    )  # fmt: skip
+    sections = []
+    for rows in selections("shape-sites"):
+        title = f"{FAMILY_TITLES[rows.family]}, {rows.dtype}"
+        try:
+            found = held_out_fifth(run, rows)
+        except MissingDataError as error:
+            say(f"note: no figures of {title}: {error}")
+            sections.append(Section(title, [f"No measurements to compare with: {error}"]))
+            continue
+        name = f"{rows.family}-{rows.dtype.replace('_', '-')}"
+        sections.append(shape_section(name, title, found.by_gpu(), COVERAGE))
+    return sections
 
 
 def _scatter(panels: Any) -> Section:

@@ -25,6 +25,7 @@ from perfmodel.learned.shape_training import (
     FP8_SPEC,
     any_spec,
     device_spec,
+    drawn,
     fit_any_device,
     fit_shape,
     fit_shape_heads,
@@ -76,8 +77,10 @@ class Library:
         ]  # fmt: skip
 
 
-def load_library(run: Run, chosen: Selection, extra: tuple[str, ...] = ()) -> Library:
-    """Load a selection and compute its features.
+def load_library(
+    run: Run, chosen: Selection, extra: tuple[str, ...] = (), most: int | None = None
+) -> Library:
+    """Load a selection and compute its features; of more than ``most`` rows, so many are drawn.
 
     Raises:
         MissingDataError: its table is not imported; the message is the command to run.
@@ -85,6 +88,8 @@ def load_library(run: Run, chosen: Selection, extra: tuple[str, ...] = ()) -> Li
     frame, dropped = chosen.load([*columns_of(chosen.family), *extra], run.tables.cache)
     if run.quick:
         frame = frame.iloc[::8].reset_index(drop=True)
+    if most is not None:
+        frame = frame.iloc[drawn(len(frame), most)].reset_index(drop=True)
     possible = has_arithmetic(frame)
     frame = frame[possible].reset_index(drop=True)
     dropped = {**dropped, "no_arithmetic": int((~possible).sum())}
@@ -132,7 +137,7 @@ def shape_sites(run: Run) -> list[Record]:
         cells = _framework_cells(run, rows) | {ALL: np.ones(len(rows), dtype=np.bool_)}
         answers = contenders(rows, correction[known])
         records += row_errors(name, answers, rows, cells, chosen.family, chosen.dtype)
-        half = _site_widths(rows, correction[known])
+        half = site_widths(rows, correction[known])
         cells = run_cells(run, rows.gpu) | {ALL: cells[ALL]}
         records += interval_errors(
             name, answers[OURS], half, rows, cells, chosen.family, chosen.dtype
@@ -276,7 +281,7 @@ def _framework_cells(run: Run, rows: ShapeRows) -> dict[str, Mask]:
     }
 
 
-def _site_widths(rows: ShapeRows, correction: Floats) -> Floats:
+def site_widths(rows: ShapeRows, correction: Floats) -> Floats:
     """Half widths of each row, learnt from the other half of the sites."""
     error = np.abs(rows.target - correction)
     half = np.full(len(rows), np.nan)
