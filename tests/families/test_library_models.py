@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from perfmodel.families import library_model
@@ -7,6 +9,7 @@ from perfmodel.families.library import library_prediction
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.gemm import Gemm
+from perfmodel.problems.grouped_gemm import GroupedGemm
 
 DECODE = Attention(batch=8, kv_len=4096, q_heads=32, kv_heads=8, backend="flash_attention_3")
 PREFILL = Attention(batch=1, q_len=4096, q_heads=32, kv_heads=8, backend="vllm/flash_attention_3")
@@ -86,3 +89,35 @@ def test_families_by_problem() -> None:
 def _width(found: object) -> float:
     low, high = found.interval_us  # type: ignore[attr-defined]
     return float(high / low)
+
+
+EXPERTS = GroupedGemm(1024, 128, 8, 4096, 1536, backend="vllm/triton")
+
+
+def test_experts_are_answered_by_their_model() -> None:
+    found = library_prediction(EXPERTS, load_gpu("h100-sxm5"))
+    assert (found.basis, found.model) == ("interpolated", "shape-1-moe")
+    assert found.interval_us[0] < found.latency_us < found.interval_us[1]
+    elsewhere = library_prediction(EXPERTS, load_gpu("h20"))
+    assert elsewhere.basis == "extrapolated"
+    assert any("nothing was measured on h20" in note for note in elsewhere.notes)
+    assert _width(elsewhere) > _width(found)
+
+
+def test_experts_of_another_type_or_backend_say_what_answers() -> None:
+    half = replace(EXPERTS, dtype="fp16", weight_dtype="fp16", out_dtype="fp16")
+    notes = library_prediction(half, load_gpu("h100-sxm5")).notes
+    assert any("no data of fp16: bf16 stands in" in note for note in notes)
+    strange = replace(EXPERTS, backend="nonesuch")
+    found = library_prediction(strange, load_gpu("h100-sxm5"))
+    assert found.basis == "analytic"
+    assert any("no model of nonesuch" in note for note in found.notes)
+
+
+def test_more_tokens_take_longer_and_ranks_less() -> None:
+    gpu = load_gpu("b200")
+    few, many = (
+        library_prediction(replace(EXPERTS, tokens=t), gpu).latency_us for t in (16, 16384)
+    )
+    shared = library_prediction(replace(EXPERTS, tokens=16384, ep=8), gpu).latency_us
+    assert few < shared < many
