@@ -105,21 +105,29 @@ class WorkerProcess:
             self._ready = True
 
     def begin(self) -> None:
-        """Start the child unless it runs, and wait for nothing."""
+        """Start the child unless it runs, and wait for nothing.
+
+        Raises:
+            WorkerDiedError: no memory, no file descriptors, no temporary folder.
+        """
         if self.running:
             return
         self.close()
         self._owner, self._ready = os.getpid(), False
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._unread = b""
         environment = os.environ | {k: v for k, v in self._environment.items() if v is not None}
         for name in (k for k, v in self._environment.items() if v is None):
             environment.pop(name, None)
         environment["PYTHONPATH"] = _python_path(environment.get("PYTHONPATH"))
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+        try:
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
+                env=environment, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            self.close()
+            raise WorkerDiedError(f"cannot be started: {error}") from error
         self.starts += 1
 
     def close(self) -> None:
@@ -205,7 +213,13 @@ def python_command(module: str) -> list[str]:
     """Return how to run one of our modules as a child of its own.
 
     ``-P`` keeps the current folder off its path: files of the user's there shadow nothing.
+
+    Raises:
+        WorkerDiedError: this process is no Python program but one that has Python built in; run as
+            a worker it would be the user's program again.
     """
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise WorkerDiedError("cannot be started: there is no Python interpreter to run it")
     return [sys.executable, "-P", "-m", module]
 
 

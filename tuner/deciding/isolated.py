@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from perfmodel.errors import (
     DeviceLostError,
     KernelNotPortableError,
     KernelRaisedError,
+    RunFailedError,
     TuningWarning,
     UnknownOptionError,
     UsageError,
@@ -30,7 +31,7 @@ from tuner.compiling.worker_process import WorkerProcess
 from tuner.deciding.arguments import Access, free_bytes, overlapping, torch_tensors
 from tuner.deciding.decision import Call
 from tuner.measure.device import DeviceIdentity, Timing, Trial
-from tuner.measure.isolation import Isolation
+from tuner.measure.isolation import Isolation, borrowed, give_up
 from tuner.measure.task import LaunchSpec, Task
 from tuner.measure.worker_device import WorkerDevice
 
@@ -82,6 +83,20 @@ class IsolatedDevice:
         return replace(timing, protocol=self.protocol)
 
     @contextmanager
+    def lent(self) -> Iterator[WorkerProcess]:
+        """Hold a worker, which starts while other things are done.
+
+        Raises:
+            CannotIsolateError: it cannot be started.
+        """
+        with ExitStack() as held:
+            try:
+                worker = held.enter_context(borrowed(self.isolation))
+            except RunFailedError as error:
+                raise CannotIsolateError(f"its process {error}") from error
+            yield worker
+
+    @contextmanager
     def opened(
         self, worker: WorkerProcess, task: Task, launches: Mapping[str, LaunchSpec]
     ) -> Iterator[None]:
@@ -90,11 +105,15 @@ class IsolatedDevice:
         Raises:
             CannotIsolateError: it cannot be had, or cannot make the task's tensors.
         """
-        number = devices.current_index() if self.identity.architecture.startswith("sm_") else None
+        nowhere = self.identity in (devices.INTERPRETER, devices.NOWHERE)
+        number = None if nowhere else devices.current_index()
         with WorkerDevice(task, launches, worker=worker, number=number) as device:
             try:
                 device.load()
-            except (DeviceLostError, KernelRaisedError) as error:
+            except DeviceLostError as error:
+                give_up(self.isolation, str(error))
+                raise CannotIsolateError(str(error)) from error
+            except KernelRaisedError as error:
                 raise CannotIsolateError(str(error)) from error
             self._worker = device
             try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfmodel.dataset.outcome import Outcome
-from perfmodel.errors import KernelNotPortableError
+from perfmodel.errors import KernelNotPortableError, RunFailedError
 from tuner import triton_api
 from tuner.compile import CompiledKernel, Specialization
 from tuner.compiling.compile_cache import CompileCache
@@ -61,7 +61,10 @@ def compile_configs(
             jobs.append(job)
     except KernelNotPortableError:
         return {}
-    results = compile_all(jobs, cache=CompileCache())
+    try:
+        results = compile_all(jobs, cache=CompileCache())
+    except RunFailedError:  # no worker can be had: they compile where they run
+        return {}
     return {
         i: trouble
         for i, result in enumerate(results)

@@ -40,7 +40,6 @@ from tuner.deciding.trials import (
 from tuner.identity import Key, space_text
 from tuner.measure.device import Timing, Trial
 from tuner.measure.do_bench import DoBenchDevice
-from tuner.measure.isolation import borrowed
 from tuner.search.result import Entry, SearchResult, Status
 from tuner.search.search import search
 from tuner.search.tunables import ONE_CALL, Budget, Tunables
@@ -304,7 +303,7 @@ def _search(
         isolated = session.device if isinstance(session.device, IsolatedDevice) else None
         worker = None
         if isolated is not None and waiting:  # it starts while kernels are compiled
-            worker = held.enter_context(borrowed(isolated.isolation))
+            worker = held.enter_context(isolated.lent())
         access, broken = access_and_broken(session, waiting)
         for i, (outcome, reason) in broken.items():
             if outcome in (Outcome.CRASHED, Outcome.TIMEOUT):  # it took the compiler down

@@ -29,6 +29,7 @@ from tuner.measure.check import CheckedDevice, floor_us
 from tuner.measure.device import Device, DeviceIdentity, Timing, Trial
 from tuner.measure.do_bench import DoBenchDevice
 from tuner.measure.failures import classify
+from tuner.measure.isolation import why_unavailable
 from tuner.measure.timer import CudaEvents, TimerDevice
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ def device_of(kernel: Autotuner, call: Call, identity: DeviceIdentity) -> tuple[
     if kernel.settings.device is not None:
         return kernel.settings.device, None
     isolation, asked = isolation_of(kernel, timer_here=_has_timer(kernel, identity))
-    reason = None if isolation is None else why_not(kernel, call)
+    reason = None
+    if isolation is not None:
+        reason = why_unavailable(isolation) or why_not(kernel, call)
     if isolation is not None and reason is None:
         return IsolatedDevice(identity, isolation, asked), None
     if asked and reason is not None:

@@ -43,7 +43,7 @@ def borrowed(isolation: Isolation) -> Iterator[WorkerProcess]:
     """Hold a worker, the last one where it still runs; its start is not waited for."""
     from tuner.measure.worker_device import worker_process  # noqa: PLC0415 - start-up time
 
-    key = repr((isolation.command, sorted((isolation.environment or {}).items())))
+    key = _key(isolation)
     with _lock:
         spare = _idle.pop(key, None)
     if spare is None:
@@ -51,8 +51,8 @@ def borrowed(isolation: Isolation) -> Iterator[WorkerProcess]:
     else:
         worker, timer = spare
         timer.cancel()
-    worker.begin()
     try:
+        worker.begin()
         yield worker
     finally:
         timer = threading.Timer(IDLE_S, _end, (key, worker))
@@ -60,9 +60,26 @@ def borrowed(isolation: Isolation) -> Iterator[WorkerProcess]:
         with _lock:
             spare = _idle.get(key)
             _idle[key] = (worker, timer)
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:  # no thread can be had
+            _end(key, worker)
         if spare is not None:
             spare[0].close()
+
+
+def give_up(isolation: Isolation, reason: str) -> None:
+    """Ask for no worker again in this process: each failure takes seconds."""
+    _unavailable[_key(isolation)] = reason
+
+
+def why_unavailable(isolation: Isolation) -> str | None:
+    """Return why no worker can be had, ``None`` while that is not known."""
+    return _unavailable.get(_key(isolation))
+
+
+def _key(isolation: Isolation) -> str:
+    return repr((isolation.command, sorted((isolation.environment or {}).items())))
 
 
 def _end(key: str, worker: WorkerProcess) -> None:
@@ -92,5 +109,6 @@ def reset_after_fork() -> None:
 
 
 _lock = threading.Lock()
+_unavailable: dict[str, str] = {}
 _idle: dict[str, tuple[WorkerProcess, threading.Timer]] = {}
 atexit.register(end_workers)

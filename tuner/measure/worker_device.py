@@ -162,7 +162,7 @@ class WorkerDevice:
                 break
             except RunFailedError as error:
                 self._drop()
-                if attempt == STARTS_MAX - 1:
+                if attempt == STARTS_MAX - 1 or isinstance(error, WorkerTimeoutError):
                     raise DeviceLostError(f"no worker can be had: {error}") from error
         if "raised" in found:
             self._drop()

@@ -360,6 +360,39 @@ class _Here:
         return Timing(Outcome.OK, self.protocol, (1.0,) * samples)
 
 
+def test_a_worker_that_cannot_be_had_is_asked_for_once_a_process(interpreted, config, monkeypatch):
+    isolate = Isolation(command=(sys.executable, "-c", "raise SystemExit(7)"))
+    monkeypatch.setattr(
+        "tuner.deciding.trials.device_here", lambda kernel, identity: _Here(identity)
+    )
+    kernel = kernel_of(interpreted, config, "good", "slow", isolate=isolate)
+    with pytest.warns(TuningWarning, match="exited with code 7"):
+        kernel[GRID](torch.zeros(10), 10)
+    monkeypatch.setattr("tuner.deciding.isolated.borrowed", None)
+    kernel[GRID](torch.zeros(10), 9)
+    assert any("exited with code 7" in note for note in kernel.explain(torch.zeros(10), 9).notes)
+
+
+@pytest.mark.parametrize("refused", ["folder", "process", "frozen"])
+def test_a_system_that_starts_no_process_costs_no_call(interpreted, config, monkeypatch, refused):
+    def refuse(*_args, **_options):
+        raise OSError(24, "Too many open files")
+
+    isolation.end_workers()
+    if refused == "frozen":  # an application with Python built in would run itself again
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    where = "tempfile.TemporaryFile" if refused == "folder" else "subprocess.Popen"
+    monkeypatch.setattr(f"tuner.compiling.worker_process.{where}", refuse)
+    monkeypatch.setattr(
+        "tuner.deciding.trials.device_here", lambda kernel, identity: _Here(identity)
+    )
+    kernel = kernel_of(interpreted, config, "good", "slow")
+    x = torch.zeros(10)
+    with pytest.warns(TuningWarning, match="Too many open files|no Python interpreter"):
+        kernel[GRID](x, 10)
+    assert x.tolist() == [1.0] * 10
+
+
 def test_the_users_own_error_is_raised_here_with_its_traceback(interpreted, config, monkeypatch):
     def wrong(x, n, HOW: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(x, undefined_name)  # noqa: F821 - the user's mistake

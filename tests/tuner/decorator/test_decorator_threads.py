@@ -15,8 +15,9 @@ import torch
 import triton
 
 import tuner
-from tuner import devices
+from tuner import devices, keys
 from tuner.deciding import ranks
+from tuner.deciding.decision import Call
 
 LAUNCH = {"grid": (1,), "warmup": False}
 
@@ -292,3 +293,32 @@ def test_co5_a_compiled_model_asks_for_each_shape(gemm_stub, gemm_configs, gemm_
         compiled(torch.empty(m, 64), torch.empty(64, 64))
     assert [m for m, _ in asked] == [16, 4096]
     assert all(config in kernel.configs for _, config in asked)
+
+
+@pytest.mark.parametrize("options", [{"policy": "model"}, {"deterministic": True}])
+def test_co1_ranks_whose_stores_differ_choose_the_same(
+    gemm_stub, gemm_configs, gemm_call, tmp_path, monkeypatch, options
+):
+    args, kwargs = gemm_call(4096)
+
+    def rank(number):
+        monkeypatch.setenv("PERFMODEL_CACHE_DIR", str(tmp_path / f"rank{number}"))
+        return tuner.autotune(
+            gemm_configs, key=["M", "N", "K"], family="gemm", gpu="h100-sxm5", **options
+        )(gemm_stub)
+
+    first = rank(0)
+    first.run(*args, **kwargs)
+    second = rank(1)
+    call = Call.of(second.arg_names, args, kwargs)
+    key = keys.store_key(second, call, devices.NOWHERE)
+    second.memory().quarantine(key, keys.config_text(first.best_config), "hung on this rank")
+    monkeypatch.setattr(ranks.Ranks, "of_process", classmethod(lambda cls: cls(1, 2, None)))
+    second.run(*args, **kwargs)
+    assert second.best_config is first.best_config
+    monkeypatch.undo()
+    if "policy" in options:  # alone, it does not launch what hung
+        monkeypatch.setenv("PERFMODEL_CACHE_DIR", str(tmp_path / "rank1"))
+        alone = rank(1)
+        alone.run(*args, **kwargs)
+        assert alone.best_config is not first.best_config
