@@ -24,7 +24,7 @@ from perfmodel.problems.memory_bound import MemoryBoundTable
 from perfmodel.tiling.shape_attention import attention_shape_work
 from perfmodel.tiling.shape_grouped_gemm import grouped_gemm_shape_works
 from perfmodel.tiling.shape_memory import memory_bound_shape_work
-from perfmodel.tiling.shape_work import ShapeWork, gemm_shape_work
+from perfmodel.tiling.shape_work import ShapeWork, gemm_shape_work, joined_works
 
 Array = NDArray[np.float64]
 
@@ -147,13 +147,20 @@ def _in_turn(
         return work_estimate(works[0], gpu, launch_s, warm_l2=warm_l2)
     footprint = sum((w.footprint_bytes for w in works), np.zeros_like(works[0].flops))
     started = np.zeros(len(footprint), dtype=np.bool_)
-    parts = []
+    alike: dict[tuple[str, ...], list[tuple[ShapeWork, Array]]] = {}
     for work in works:
         runs = work.launches > 0
         overhead = np.where(runs, np.where(started, FURTHER_LAUNCH_S, launch_s), 0.0)
         whole = replace(work, footprint_bytes=footprint)
-        parts.append(work_estimate(whole, gpu, overhead, warm_l2=warm_l2))
+        alike.setdefault((work.compute_dtype, *work.tilings.names), []).append((whole, overhead))
         started |= runs
+    parts = []
+    for group in alike.values():
+        joined = joined_works([work for work, _ in group])
+        overheads = np.concatenate([overhead for _, overhead in group])
+        found = work_estimate(joined, gpu, overheads, warm_l2=warm_l2)
+        count = len(footprint)
+        parts += [_rows(found, slice(i * count, (i + 1) * count)) for i in range(len(group))]
     idle = np.where(started, 0.0, launch_s)  # nothing to do takes a launch too
     return _summed(parts, idle)
 
@@ -286,16 +293,19 @@ def _lane_rate(gpu: Gpu) -> float:
 def _summed(parts: list[ShapeEstimate], idle_s: Array) -> ShapeEstimate:
     """Add launches up; shares are weighted by the time of the launch they belong to."""
     first = parts[0]
-    values: dict[str, Any] = {}
-    weights = np.stack([p.seconds for p in parts])
-    weights = weights / np.maximum(weights.sum(axis=0), 1e-30)
-    for name in _ADDED:
-        values[name] = np.sum([getattr(p, name) for p in parts], axis=0)
-    for name in _WEIGHTED:
-        values[name] = (np.stack([getattr(p, name) for p in parts]) * weights).sum(axis=0)
-    values["by_limiter"] = {
-        key: np.sum([p.by_limiter[key] for p in parts], axis=0) for key in SHAPE_LIMITERS
-    }
+    added = np.array(
+        [
+            [*(getattr(p, n) for n in _ADDED), *(p.by_limiter[n] for n in SHAPE_LIMITERS)]
+            for p in parts
+        ]
+    )
+    totals = added.sum(axis=0)
+    seconds = added[:, _ADDED.index("seconds")]
+    weights = seconds / np.maximum(seconds.sum(axis=0), 1e-30)
+    shares = np.array([[getattr(p, n) for n in _WEIGHTED] for p in parts])
+    values: dict[str, Any] = dict(zip(_ADDED, totals, strict=False))
+    values |= zip(_WEIGHTED, (shares * weights[:, None]).sum(axis=0), strict=True)
+    values["by_limiter"] = dict(zip(SHAPE_LIMITERS, totals[len(_ADDED) :], strict=True))
     values["by_limiter"]["launch"] = values["by_limiter"]["launch"] + idle_s
     for name in ("seconds", "launch_s", "one_tile_s"):
         values[name] = values[name] + idle_s
@@ -307,6 +317,14 @@ _ADDED = (
     "launch_s", "ctas", "waves", "one_tile_s",
 )  # fmt: skip
 _WEIGHTED = ("sm_share", "padding", "longest_share", "split")
+
+
+def _rows(found: ShapeEstimate, rows: slice) -> ShapeEstimate:
+    values = {
+        name: value[rows] for name, value in vars(found).items() if isinstance(value, np.ndarray)
+    }
+    by_limiter = {name: value[rows] for name, value in found.by_limiter.items()}
+    return ShapeEstimate(**values, by_limiter=by_limiter, tiling_names=found.tiling_names)
 
 
 def _joined(parts: list[ShapeEstimate]) -> ShapeEstimate:

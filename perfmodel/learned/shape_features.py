@@ -91,7 +91,7 @@ def gemm_shape_columns(p: GemmTable, gpu: Gpu, e: ShapeEstimate) -> dict[str, Co
         columns[f"pad_m{size}"], columns[f"pad_n{size}"] = pad_m, pad_n
     for name, value in (("m", m), ("n", n), ("k", k)):
         columns[f"{name}_alignment"] = Log(np.gcd(value.astype(np.int64), ALIGNMENT_MAX))
-    found = _logged(columns)
+    found = _logged(columns, len(e))
     found["aspect"] = found["m"] - found["n"]
     return found
 
@@ -132,7 +132,7 @@ def attention_shape_columns(p: AttentionTable, gpu: Gpu, e: ShapeEstimate) -> di
     alone = p.total(p.count * np.ceil(p.q_len / _QUERIES)) * p.q_heads
     packed = p.total(p.count * np.ceil(p.q_len * p.per_group(group) / _QUERIES)) * p.kv_heads
     both = np.stack([alone, packed], axis=1).reshape(-1, len(p))
-    found = _logged(columns | _waves(_ATTENTION_NAMES, both / gpu.sm_count))
+    found = _logged(columns | _waves(_ATTENTION_NAMES, both / gpu.sm_count), len(e))
     found["kv_over_q"] = found["kv_longest"] - found["q_longest"]
     return found
 
@@ -178,7 +178,7 @@ def grouped_gemm_shape_columns(
         columns |= _waves((f"up{rows}x{cols}", f"down{rows}x{cols}"), tiles * wide / gpu.sm_count)
     for name, value in (("hidden", p.hidden), ("inner", p.inner)):
         columns[f"{name}_alignment"] = Log(np.gcd(value.astype(np.int64), ALIGNMENT_MAX))
-    return _logged(columns)
+    return _logged(columns, len(e))
 
 
 def kernel_columns(library: str, backend: str, block_scaled: bool) -> dict[str, Column]:
@@ -257,11 +257,14 @@ def _waves(names: Sequence[str], per_sm: Array) -> dict[str, Column | Log]:
     return columns
 
 
-def _logged(columns: Mapping[str, Column | Log]) -> dict[str, Column]:
+def _logged(columns: Mapping[str, Column | Log], rows: int) -> dict[str, Column]:
     """Take all logarithms at once: for a single problem each call costs more than its sums."""
     raw = [value.of for value in columns.values() if isinstance(value, Log)]
-    stacked = np.empty((len(raw), max(map(np.size, raw))))
-    for row, value in zip(stacked, raw, strict=True):
-        row[...] = value
+    stacked = np.empty((len(raw), rows))
+    for i, value in enumerate(raw):
+        stacked[i] = value
     logs = iter(np.log2(np.maximum(stacked, TINY)))
-    return {n: next(logs) if isinstance(v, Log) else v for n, v in columns.items()}
+    found: dict[str, Column] = {}
+    for name, value in columns.items():
+        found[name] = next(logs) if isinstance(value, Log) else value
+    return found

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.grouped_gemm_table import GroupedGemmTable
 from perfmodel.tiling.shape_memory import streaming_work
-from perfmodel.tiling.shape_work import PAIRED_TILE_MIN, ShapeWork, Tilings
+from perfmodel.tiling.shape_work import NOTHING, ONE, PAIRED_TILE_MIN, ShapeWork, Tilings
 
 Array = NDArray[np.float64]
 
@@ -90,18 +90,17 @@ def _product(
     if gpu.can("clusters"):
         shared = (tiles > active) & (_TILE_M * _TILE_N >= PAIRED_TILE_MIN)
         edge_n = np.where(shared, edge_n / 2.0, edge_n)
-    nothing = np.zeros((1, 1))
     tilings = Tilings(
         names=_NAMES,
         ctas=mask * tiles * np.ceil(columns / _TILE_N),
         mean_flops=2.0 * _TILE_M * _TILE_N * depth,
-        mean_sfu_ops=nothing,
-        mean_fma_flops=nothing,
+        mean_sfu_ops=NOTHING,
+        mean_fma_flops=NOTHING,
         mean_load_bytes=depth * (rows * token + edge_n * weight),
-        longest_share=np.ones((1, 1)),
+        longest_share=ONE,
         occupancy=_OCCUPANCY,
-        partial_bytes=nothing,
-        extra_launches=nothing,
+        partial_bytes=NOTHING,
+        extra_launches=NOTHING,
     )
     return ShapeWork(
         compute_dtype=p.compute_dtype.name,

@@ -6,12 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.problems.memory_bound import MemoryBoundTable
-from perfmodel.tiling.shape_work import ShapeWork, Tilings
+from perfmodel.tiling.shape_work import NOTHING, ONE, ShapeWork, Tilings
 
 Array = NDArray[np.float64]
 
 BYTES_PER_CTA = 8192.0
 """256 threads with two 16-byte loads each: what element-wise kernels commonly give a CTA."""
+
+
+_OCCUPANCY = np.full((1, 1), 8.0)
 
 
 def memory_bound_shape_work(p: MemoryBoundTable) -> ShapeWork:
@@ -33,18 +36,17 @@ def streaming_work(
     zero = np.zeros_like(moved)
     ctas = np.ceil(moved / BYTES_PER_CTA)
     whole = np.maximum(ctas, 1.0)
-    nothing = np.zeros((1, 1))
     tilings = Tilings(
         names=("stream",),
         ctas=ctas[None],
-        mean_flops=nothing,
+        mean_flops=NOTHING,
         mean_sfu_ops=(sfu_ops / whole)[None],
         mean_fma_flops=(flops / whole)[None],
         mean_load_bytes=(moved / whole)[None],
-        longest_share=np.ones((1, 1)),
-        occupancy=np.full((1, 1), 8.0),
-        partial_bytes=nothing,
-        extra_launches=nothing,
+        longest_share=ONE,
+        occupancy=_OCCUPANCY,
+        partial_bytes=NOTHING,
+        extra_launches=NOTHING,
     )
     return ShapeWork(
         compute_dtype="fp32",

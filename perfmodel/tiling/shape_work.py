@@ -6,7 +6,8 @@ the mean and the longest of them do, bracket what it can have picked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,26 @@ class ShapeWork:
         return self.read_bytes + self.write_bytes
 
 
+def joined_works(works: Sequence[ShapeWork]) -> ShapeWork:
+    """Return works of the same N problems, types and ways to cut them, one after the other."""
+    first, count = works[0], len(works[0].flops)
+    if len(works) == 1:
+        return first
+    names = [f.name for f in fields(ShapeWork) if f.name not in ("compute_dtype", "tilings")]
+    arrays = {name: np.concatenate([getattr(w, name) for w in works]) for name in names}
+    ways = {}
+    for name in (f.name for f in fields(Tilings) if f.name != "names"):
+        values = [getattr(w.tilings, name) for w in works]
+        same = all(value is values[0] for value in values) and values[0].shape[1] == 1
+        ways[name] = values[0] if same else np.concatenate([_wide(v, count) for v in values], 1)
+    tilings = Tilings(names=first.tilings.names, **ways)
+    return ShapeWork(compute_dtype=first.compute_dtype, tilings=tilings, **arrays)
+
+
+def _wide(values: Array, count: int) -> Array:
+    return values if values.shape[1] == count else np.repeat(values, count, axis=1)
+
+
 GEMM_TILES = (
     (128, 128), (256, 128), (128, 256), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64),
     (64, 16), (16, 64),
@@ -95,8 +116,8 @@ _TILE_AREA = _TILE_M * _TILE_N
 _FLOPS = in_pairs(2.0 * _TILE_AREA, 2.0 * _TILE_AREA)
 _OCCUPANCY = np.clip(2.0 * 128.0 * 128.0 / _FLOPS, 1.0, 4.0)
 _NAMES = tuple(f"{m}x{n}{kind}" for m, n in GEMM_TILES for kind in ("", "split"))
-_NOTHING = np.zeros((1, 1))
-_ONE = np.ones((1, 1))
+NOTHING = np.zeros((1, 1))
+ONE = np.ones((1, 1))
 
 
 def gemm_shape_work(p: GemmTable, gpu: Gpu) -> ShapeWork:
@@ -127,10 +148,10 @@ def gemm_shape_work(p: GemmTable, gpu: Gpu) -> ShapeWork:
         names=_NAMES,
         ctas=in_pairs(tiles, tiles * split),
         mean_flops=_FLOPS * depth,
-        mean_sfu_ops=_NOTHING,
-        mean_fma_flops=_NOTHING,
+        mean_sfu_ops=NOTHING,
+        mean_fma_flops=NOTHING,
         mean_load_bytes=in_pairs(loads, loads) * depth,
-        longest_share=_ONE,
+        longest_share=ONE,
         occupancy=_OCCUPANCY,
         partial_bytes=in_pairs(whole, partial),
         extra_launches=in_pairs(whole, is_split),
