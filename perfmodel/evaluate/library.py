@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -165,8 +166,36 @@ def shape_logo(run: Run) -> list[Record]:
         half = device_widths(rows, correction[known])
         of += interval_errors(name, answers[OURS], half, rows, cells, family, chosen.dtype)
         records += with_all(of)
+        causes = expert_causes(found.frame[known], rows) if "tokens" in found.frame else {}
+        records += row_errors(name, answers, rows, causes, family, chosen.dtype)
         records += found.gates(name)
     return records
+
+
+CAUSES = {
+    "tokens": (1, 17, 129, 1025, 8193, np.inf),
+    "experts": (1, 33, 129, 257, np.inf),
+    "expert_parallel": (1, 2, 9, np.inf),
+    "tensor_parallel": (1, 2, 9, np.inf),
+}
+"""Edges of the classes of experts' layers that errors are told apart by, of all GPUs together."""
+
+
+def expert_causes(frame: pd.DataFrame, rows: ShapeRows) -> dict[str, Mask]:
+    """Return which rows of experts' layers lie in each class of `CAUSES`, routing and library."""
+    found = {}
+    for column, edges in CAUSES.items():
+        values = frame[column].to_numpy(dtype=np.float64)
+        for low, high in pairwise(edges):
+            last = "+" if np.isinf(high) else f"-{high - 1:g}"
+            label = f"{column} {low:g}" if high == low + 1 else f"{column} {low:g}{last}"
+            found[label] = (values >= low) & (values < high)
+    routing = frame["routing"].astype(object).fillna("not told").to_numpy(dtype=object)
+    library = pd.Series(rows.kernel).str.partition("/")[0].to_numpy(dtype=object)
+    for column, names in (("routing", routing), ("library", library)):
+        for name in sorted(set(map(str, names))):
+            found[f"{column} {name}"] = np.asarray(names == name, dtype=np.bool_)
+    return {label: mask for label, mask in found.items() if mask.any() and not mask.all()}
 
 
 def held_out_sites(run: Run, found: Library, label: str) -> Floats:
