@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 from perfmodel.errors import PerfmodelError
+from perfmodel.hardware.catalog import load_gpu
+from tuner.collect.session.prepare import prepare
 from tuner.collect.session.rehearsal import Mischief
-from tuner.collect.session.run import HUNG_S, Options, run_session
+from tuner.collect.session.run import DEFAULT_GPU, HUNG_S, Options, run_session
 
 STARTED = "MEASURE_STARTED"
 
@@ -30,7 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--work", type=Path, help="folder for rows on the way; kept, and gone on with the next time"
     )
     parser.add_argument("--rehearse", action="store_true", help="made-up times, no GPU needed")
-    parser.add_argument("--gpu", help="with --rehearse: the device to plan for")
+    parser.add_argument(
+        "--compile-only", action="store_true",
+        help="no GPU needed: only compile, what is needed soonest first, into TRITON_CACHE_DIR",
+    )  # fmt: skip
+    parser.add_argument("--gpu", help="with --rehearse or --compile-only: the device to plan for")
     parser.add_argument("--fail", metavar="STEP", help="with --rehearse: a step that fails")
     parser.add_argument("--hang", metavar="STEP", help="with --rehearse: one with a hang in it")
     parser.add_argument("--die", metavar="STEP", help="with --rehearse: one with a crash in it")
@@ -41,7 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
         Mischief(given.fail, given.hang, given.die), given.hung_s, _started(),
     )  # fmt: skip
     try:
-        ends = run_session(options, lambda line: print(line, flush=True))
+        if given.compile_only:
+            prepare(
+                load_gpu(given.gpu or DEFAULT_GPU), given.minutes, rehearse=given.rehearse, say=say
+            )
+            return 0
+        ends = run_session(options, say)
     except PerfmodelError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -49,6 +60,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     wrong = any(end.name == "correctness" and end.ok < end.rows for end in ends)
     return int(wrong or any(end.state == "failed" for end in ends))
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
 
 
 def _started() -> float | None:

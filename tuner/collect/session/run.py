@@ -34,6 +34,10 @@ HUNG_S = 60.0
 takes a few."""
 
 RESTARTS_MAX = 3
+
+DEFAULT_GPU = "h200-sxm"
+"""What a rehearsal stands for, unless told."""
+
 POLL_S = 0.05
 
 Say = Callable[[str], None]
@@ -271,7 +275,7 @@ def _check(options: Options) -> None:
 def _target(options: Options) -> tuple[Gpu, dict[str, Any]]:
     """The device to measure on, and what is known of it."""
     if options.rehearse:
-        gpu = load_gpu(options.gpu or "h200-sxm")
+        gpu = load_gpu(options.gpu or DEFAULT_GPU)
         return gpu, {"device": f"rehearsal for {gpu.name}, times are made up", "gpu": gpu.name}
     if options.gpu is not None:
         raise UsageError("--gpu is for rehearsals; a session measures on the device it finds")

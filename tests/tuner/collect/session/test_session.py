@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -141,6 +143,17 @@ def test_options_that_make_no_sense_are_named(
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_a_session_needs_can_be_compiled_ahead_and_is_found_the_next_time(
+    tmp_path: Path, rehearsed: tuple[Path, str]
+) -> None:
+    """The rehearsal's own cache, which holds one binary a step."""
+    shutil.copytree(rehearsed[0] / "triton", tmp_path / "triton")
+    done = session(tmp_path, "--compile-only", minutes=0.1)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"[1-9]\d* of \d+: \d+ compiled, [1-9]\d* were there", done.stdout)
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_a_gpu_it_says_what_needs_one(tmp_path: Path) -> None:
