@@ -168,6 +168,20 @@ def clear(
 
 
 @app.command()
+def release(cache: CacheFolder = None, kernel: Kernel = None) -> None:
+    """Let configurations that hung or crashed be tried again, of one kernel or of all."""
+    from tuner.store.schema import QUARANTINE  # noqa: PLC0415 - start-up time
+
+    store = _store(cache)
+    rows = _rows(store, QUARANTINE, kernel)
+    for row in rows:
+        typer.echo(f"kernel {row['kernel'][:12]}  {_device(row)}  {row['config']}")
+        typer.echo(f"  {row['reason']}")
+    gone = sum(store.clear(QUARANTINE, {"kernel": k}) for k in {row["kernel"] for row in rows})
+    typer.echo(f"released {gone:,} configurations")
+
+
+@app.command()
 def doctor(cache: CacheFolder = None) -> None:
     """Check the store from end to end, and say what keeps it from being used."""
     from perfmodel.errors import RunFailedError  # noqa: PLC0415 - start-up time

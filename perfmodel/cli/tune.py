@@ -215,12 +215,9 @@ def table_text(table: Table, gpu: str) -> str:
         lines.append(
             f"{kept} of {len(rows)} keep vLLM's default: the model cannot tell it from its best"
         )
-    ordered = {found.pick.ordered_by for _, found in rows if found.pick.ordered_by}
-    if ordered:
-        lines.append(
-            f"chosen in the order of {', '.join(sorted(ordered))}, which knows which tiles won and "
-            "no times: a small gain of estimated time says little"
-        )
+    told = _order_text([found.pick for _, found in rows])
+    if told:
+        lines.append(f"{told}: a small gain of estimated time says little")
     return "\n".join(lines)
 
 
@@ -228,4 +225,15 @@ def picks_text(picks: Sequence[Pick]) -> str:
     """Return the picks in words, one a line."""
     lines = [f"{'time us':>9}  {'unsure':>6}  config (picked by the model; nothing was timed)"]
     lines += [f"{p.latency_us:>9.1f}  {p.unsure:>6}  {p.config}" for p in picks]
+    told = _order_text(picks)
+    if told:
+        lines.append(f"{told}; the times are estimates")
     return "\n".join(lines)
+
+
+def _order_text(picks: Sequence[Pick]) -> str:
+    """What chose, where that was trees that learned from recorded winners; empty for none."""
+    ordered = sorted({p.ordered_by for p in picks if p.ordered_by})
+    if not ordered:
+        return ""
+    return f"chosen in the order of {', '.join(ordered)}, which knows which tiles won and no times"

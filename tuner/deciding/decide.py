@@ -362,8 +362,16 @@ def _none_usable(
             told += f" ({reason}{advice(kernel, view, candidates[i], i, reason)})"
         lines.append(told)
     return NoUsableConfigError(
-        f"no usable config for {kernel.name} among {len(candidates)}:\n  " + "\n  ".join(lines)
+        f"no usable config for {kernel.name} among {len(candidates)}:\n  "
+        + "\n  ".join([*lines, *how_to_release(fates)])
     )
+
+
+def how_to_release(fates: Fates) -> list[str]:
+    """Return what to do about configurations in quarantine; empty where there are none."""
+    if not any(fate is Fate.QUARANTINED for fate, _ in fates.values()):
+        return []
+    return ["what is quarantined is tried again after: perfmodel cache release"]
 
 
 def _once_each(

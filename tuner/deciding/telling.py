@@ -9,7 +9,7 @@ from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import NoUsableConfigError
 from tuner import triton_api
 from tuner.deciding.accounting import Fate
-from tuner.deciding.decide import advice
+from tuner.deciding.decide import advice, how_to_release
 from tuner.deciding.trials import Session
 from tuner.measure.device import Timing
 from tuner.search.result import Entry, SearchResult, Status
@@ -33,7 +33,7 @@ def all_failed(session: Session, result: SearchResult | None) -> NoUsableConfigE
         lines.append(told)
     error = NoUsableConfigError(
         f"no usable config for {kernel.name} among {len(decision.candidates)}:\n  "
-        + "\n  ".join(lines)
+        + "\n  ".join([*lines, *how_to_release(decision.fates)])
     )
     first = next((e.traceback for e in result.entries if e.traceback), None) if result else None
     if first is not None:

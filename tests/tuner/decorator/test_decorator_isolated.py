@@ -463,8 +463,9 @@ def test_all_quarantined_says_so(interpreted, config):
     function = interpreted(add_one)
     for policy in ("full", "full", "model"):
         kernel = tuner.autotune(configs, key=["n"], isolate=WORKER, policy=policy)(function)
-        with pytest.raises(NoUsableConfigError, match="signal 6"):
+        with pytest.raises(NoUsableConfigError, match="signal 6") as raised:
             kernel[GRID](torch.zeros(4), 4)
+    assert "perfmodel cache release" in str(raised.value)
 
 
 def test_what_hung_is_not_launched_by_a_policy_that_times_nothing(interpreted, config):

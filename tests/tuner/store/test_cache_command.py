@@ -81,6 +81,17 @@ def test_clear_removes_one_kernel_or_all(filled: Store, key, capsys) -> None:
     assert filled.timings(key, "events-1") == {}
 
 
+def test_release_ends_the_quarantine_and_names_what_was_in_it(filled: Store, key, capsys) -> None:
+    assert main(["cache", "release", "--kernel", "other"]) == 0
+    assert "released 0" in capsys.readouterr().out
+    assert main(["cache", "release"]) == 0
+    out = capsys.readouterr().out
+    assert "crashed (signal 6)" in out
+    assert "released 1 configurations" in out
+    assert filled.quarantined(key) == {}
+    assert len(filled.timings(key, "events-1")) == 3
+
+
 def test_doctor_finds_a_sound_store_sound_and_says_what_is_wrong_with_another(
     filled: Store, tmp_path: Path, capsys
 ) -> None:
