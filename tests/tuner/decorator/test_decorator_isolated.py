@@ -20,7 +20,13 @@ import triton.language as tl
 
 import tuner
 from perfmodel.dataset.outcome import Outcome
-from perfmodel.errors import NoUsableConfigError, TuningWarning, UsageError
+from perfmodel.errors import (
+    NoUsableConfigError,
+    TuningWarning,
+    UnknownOptionError,
+    UsageError,
+)
+from tuner.autotuner.decorator import Autotuner
 from tuner.deciding.accounting import Fate
 from tuner.measure import isolation
 from tuner.measure.device import Timing
@@ -485,3 +491,36 @@ def test_without_a_timer_here_what_crashed_there_is_not_launched(interpreted, co
         kernel[GRID](x, 4)
     assert kernel.best_config.kwargs["HOW"] == "good"
     assert x.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("isolate", "forced", "isolated"),
+    [
+        (None, None, True), (None, "0", False), (None, "1", True), (False, None, False),
+        (False, "1", True), (True, "off", False),
+    ],
+)  # fmt: skip
+def test_where_our_own_timer_would_be_used_isolation_is_the_default(
+    interpreted, config, monkeypatch, isolate, forced, isolated
+):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    if forced is not None:
+        monkeypatch.setenv("PERFMODEL_ISOLATE", forced)
+    monkeypatch.setattr("tuner.deciding.trials._has_timer", lambda *_: True)
+    monkeypatch.setattr(Autotuner, "can_time", lambda *_args, **_options: True)
+    monkeypatch.setattr(
+        "tuner.deciding.trials.device_here", lambda kernel, identity: _Here(identity)
+    )
+    kernel = kernel_of(interpreted, config, "good", "slow", isolate=isolate)
+    kernel[GRID](torch.zeros(10), 10)
+    account = kernel.explain(torch.zeros(10), 10)
+    assert ("in a worker" in account.decided_by) == isolated
+    assert account.notes == ()
+
+
+def test_a_variable_that_is_neither_on_nor_off_is_an_error(interpreted, config, monkeypatch):
+    monkeypatch.setenv("PERFMODEL_ISOLATE", "maybe")
+    monkeypatch.setattr(Autotuner, "can_time", lambda *_args, **_options: True)
+    kernel = kernel_of(interpreted, config, "good", "slow", isolate=None)
+    with pytest.raises(UnknownOptionError, match="PERFMODEL_ISOLATE is 'maybe'; use 1 or 0"):
+        kernel[GRID](torch.zeros(10), 10)
