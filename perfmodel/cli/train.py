@@ -64,7 +64,9 @@ def gemm(
 def shape(
     family: Annotated[
         str,
-        typer.Argument(help="gemm, gemm-fp8, prefill or decode: library kernels of unknown tile."),
+        typer.Argument(
+            help="gemm, gemm-fp8, prefill, decode, moe or moe-fp8: kernels of unknown tile."
+        ),
     ],
     out: Annotated[
         Path | None,

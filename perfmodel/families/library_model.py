@@ -112,6 +112,8 @@ def _backing(
         )
     elif not model.knows(gpu.name, dtype):
         notes.append(f"no data of {dtype} on {gpu.name}: what other devices' data says")
+    elif kernel not in known:
+        notes.append(f"no data of {kernel} on {gpu.name}: what other devices' data says")
     entry = model.accuracy.get(f"{gpu.name}/{dtype}") if here else _left_out(model, dtype)
     return _Backing(kernel, here, (entry or {}).get("error_mean"), tuple(notes))
 

@@ -33,7 +33,9 @@ def save_shape_model(model: ShapeModel, manifest_path: Path) -> None:
 
 
 def load_shape_model(family: str, path: Path | None = None) -> ShapeModel:
-    """Load the model called ``gemm``, ``gemm-fp8``, ``prefill`` or ``decode``, by default ours.
+    """Load the model called ``gemm``, ``gemm-fp8``, ``prefill``, ``decode``, ``moe``, ``moe-fp8``.
+
+    By default it is ours.
 
     Raises:
         ModelFileError: a file is missing, truncated, altered, or a model of something else.

@@ -121,3 +121,18 @@ def test_more_tokens_take_longer_and_ranks_less() -> None:
     )
     shared = library_prediction(replace(EXPERTS, tokens=16384, ep=8), gpu).latency_us
     assert few < shared < many
+
+
+def test_8_bit_experts_have_a_model_of_their_own() -> None:
+    problem = replace(EXPERTS, dtype="fp8_e4m3", weight_dtype="fp8_e4m3", out_dtype="bf16")
+    found = library_prediction(problem, load_gpu("h100-sxm5"))
+    assert (found.basis, found.model) == ("interpolated", "shape-1-moe-fp8")
+
+
+def test_a_kernel_measured_on_other_devices_alone_is_named() -> None:
+    problem = replace(
+        EXPERTS, dtype="fp8_e4m3", weight_dtype="fp8_e4m3", out_dtype="bf16", backend="deepgemm"
+    )
+    found = library_prediction(problem, load_gpu("h100-sxm5"))
+    assert found.basis == "extrapolated"
+    assert any("deepgemm" in note and "on h100-sxm5" in note for note in found.notes)

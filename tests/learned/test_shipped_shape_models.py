@@ -10,7 +10,7 @@ from perfmodel.learned.probes import same_features
 from perfmodel.learned.shape_artifact import load_shape_model
 from perfmodel.learned.shape_probes import shape_probes
 
-FAMILIES = ("gemm", "gemm-fp8", "prefill", "decode", "moe")
+FAMILIES = ("gemm", "gemm-fp8", "prefill", "decode", "moe", "moe-fp8")
 SIZE_MAX = 30e6
 
 
