@@ -12,8 +12,9 @@ from perfmodel.families import TileProblem
 from perfmodel.problems.gemm import Gemm
 from perfmodel.uncertainty import typical_error
 from tuner.deciding.accounting import Account, Fate, Row
-from tuner.deciding.decide import explain_illegal, shipped_predictor
+from tuner.deciding.decide import shipped_predictor
 from tuner.deciding.decision import Decision
+from tuner.deciding.unusable import explain_illegal
 
 if TYPE_CHECKING:
     from tuner.autotuner.decorator import Autotuner

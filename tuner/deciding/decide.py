@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,32 +10,29 @@ import numpy as np
 
 from perfmodel.errors import (
     IllegalConfigError,
-    NoUsableConfigError,
     PerfmodelError,
 )
 from perfmodel.families import TileProblem, family_of
 from perfmodel.predictor import Predictor
 from perfmodel.problems.gemm import Gemm
-from perfmodel.tiling.config import ConfigTable
 from perfmodel.tiling.legality import legal_mask, require_dtype
 from tuner import devices, keys, triton_api
 from tuner.deciding.accounting import Fate
 from tuner.deciding.arguments import is_empty
 from tuner.deciding.binding import NotKnown
 from tuner.deciding.decision import Call, Decision, Octave, View
-from tuner.deciding.legality import generic_reasons, reasons_of, shared_memory_advice, suggestion
+from tuner.deciding.legality import generic_reasons
 from tuner.deciding.pins import config_of_pin, pinned_outside
 from tuner.deciding.policy import Policy, kept_of, policy_in_force
 from tuner.deciding.ranks import Ranks
 from tuner.deciding.tiles import TileSet
+from tuner.deciding.unusable import Fates, explain_illegal, none_usable
 from tuner.measure.device import DeviceIdentity
 
 if TYPE_CHECKING:
     from tuner.autotuner.decorator import Autotuner
 
 WITH_TIME = (Fate.TIMED, Fate.STORED)
-
-Fates = dict[int, tuple[Fate, str | None]]
 
 
 @lru_cache(maxsize=1)
@@ -165,7 +161,7 @@ def _harmless(kernel: Autotuner, call: Call, decision: Decision, legal: list[int
             decision.fates[i] = (Fate.QUARANTINED, reason)
     left = [i for i in legal if i not in decision.fates]
     if not left:
-        raise _none_usable(kernel, decision.candidates, decision.fates, decision.view)
+        raise none_usable(kernel, decision.candidates, decision.fates, decision.view)
     decision.position = left[0]
     return left
 
@@ -280,7 +276,7 @@ def _legal(
             fates[open_[at]] = (Fate.ILLEGAL, reason)
         legal = [i for i in open_ if i not in fates]
         if not legal:
-            raise _none_usable(kernel, candidates, fates, view)
+            raise none_usable(kernel, candidates, fates, view)
         return _once_each(kernel, candidates, fates, legal)
     same = len(candidates) == len(kernel.configs) and all(
         a is b for a, b in zip(candidates, kernel.configs, strict=True)
@@ -297,7 +293,7 @@ def _legal(
     legal = [i for i in open_ if i not in fates]
     if not legal:
         explain_illegal(kernel, fates, view)
-        raise _none_usable(kernel, candidates, fates, view)
+        raise none_usable(kernel, candidates, fates, view)
     return _once_each(kernel, candidates, fates, legal)
 
 
@@ -321,57 +317,6 @@ def _scored(view: View, policy: Policy) -> Any:
         return np.zeros(len(view.table), dtype=np.bool_)
     view.scorer = lambda: scores
     return np.isfinite(scores)
-
-
-def explain_illegal(kernel: Autotuner, fates: Fates, view: View) -> None:
-    """Give the reasons of configurations that the model's rules found illegal."""
-    waiting = [i for i in view.kept if fates.get(i) == (Fate.ILLEGAL, None)]
-    if not waiting or view.known is None:
-        return
-    assert view.gpu is not None
-    assert view.table is not None
-    assert kernel.tile_names is not None
-    places = {position: row for row, position in enumerate(view.kept)}
-    tiles = [view.table.configs[places[i]] for i in waiting]
-    reasons = reasons_of(view.known, ConfigTable.of(tiles), view.gpu, kernel.tile_names)
-    for i, broken in zip(waiting, reasons, strict=True):
-        fates[i] = (Fate.ILLEGAL, "; ".join(broken))
-
-
-def advice(kernel: Autotuner, view: View, config: Any, position: int, reason: str) -> str:
-    """Return what to change in a configuration that does not fit, where the reason says it."""
-    if view.table is not None and position in view.kept and view.known is not None:
-        assert view.gpu is not None
-        assert kernel.tile_names is not None
-        tile = view.table.configs[view.kept.index(position)]
-        near = suggestion(view.known, tile, view.gpu, kernel.tile_names)
-        return "" if near is None else f"; one that fits: {near}"
-    found = re.search(r"Required: (\d+), Hardware limit: (\d+)", reason)
-    if found is None:
-        return ""
-    return f"; {shared_memory_advice(config, float(found[1]), float(found[2]))}"
-
-
-def _none_usable(
-    kernel: Autotuner, candidates: Sequence[Any], fates: Fates, view: View
-) -> NoUsableConfigError:
-    lines = []
-    for i, (fate, reason) in sorted(fates.items()):
-        told = f"{candidates[i]}: {fate}"
-        if reason:
-            told += f" ({reason}{advice(kernel, view, candidates[i], i, reason)})"
-        lines.append(told)
-    return NoUsableConfigError(
-        f"no usable config for {kernel.name} among {len(candidates)}:\n  "
-        + "\n  ".join([*lines, *how_to_release(fates)])
-    )
-
-
-def how_to_release(fates: Fates) -> list[str]:
-    """Return what to do about configurations in quarantine; empty where there are none."""
-    if not any(fate is Fate.QUARANTINED for fate, _ in fates.values()):
-        return []
-    return ["what is quarantined is tried again after: perfmodel cache release"]
 
 
 def _once_each(
@@ -422,4 +367,4 @@ def _note_unknown(decision: Decision, kernel: Autotuner) -> None:
         decision.notes.append(f"the model was asked for {decision.view.gpu.name} with gpu=")
 
 
-__all__ = ["TileSet", "advice", "decide", "explain_illegal", "pinned", "prune", "view_of"]
+__all__ = ["TileSet", "decide", "pinned", "prune", "view_of"]

@@ -9,8 +9,8 @@ from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import NoUsableConfigError
 from tuner import triton_api
 from tuner.deciding.accounting import Fate
-from tuner.deciding.decide import advice, how_to_release
 from tuner.deciding.trials import Session
+from tuner.deciding.unusable import advice, how_to_release
 from tuner.measure.device import Timing
 from tuner.search.result import Entry, SearchResult, Status
 from tuner.store import Store
