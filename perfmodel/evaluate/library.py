@@ -31,6 +31,7 @@ from perfmodel.learned.shape_training import (
     fit_shape,
     fit_shape_heads,
     fit_spread,
+    fit_unseen_spread,
 )
 
 Floats = NDArray[np.float64]
@@ -332,7 +333,7 @@ def device_widths(rows: ShapeRows, correction: Floats) -> Floats:
     number = np.unique(rows.gpu.astype(str), return_inverse=True)[1].astype(np.int64)
     for mine in _each(number):
         others = rows.take(~mine)
-        spread, multiple = fit_spread(others, error[~mine], number[~mine])
+        spread, multiple = fit_unseen_spread(others, error[~mine])
         half[mine] = half_width(spread, multiple, rows.features[mine])
     return half
 
