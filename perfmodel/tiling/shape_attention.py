@@ -85,7 +85,8 @@ def _forward(p: AttentionTable, gpu: Gpu, tiles: Sequence[tuple[int, bool]]) -> 
     ctas = p.total(p.count * cuts) * heads
     keys = p.total(p.count * cuts * seen) * heads  # keys all CTAs walk over
     room = np.floor(2.0 * gpu.sm_count / np.maximum(ctas, 1.0))
-    parts = np.maximum(np.minimum(room, np.floor(longest / SPLIT_KEYS_MIN)), 1.0)
+    # Not rounded: one more key must not make room for a part and so take less time.
+    parts = np.maximum(np.minimum(room, longest / SPLIT_KEYS_MIN), 1.0)
     mean_keys = keys / np.maximum(ctas, 1.0)
     share = np.where(keys > 0, longest / np.maximum(mean_keys, 1.0), 1.0)
     mean_keys = in_pairs(mean_keys, mean_keys / parts)

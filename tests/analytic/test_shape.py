@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.analytic.rates import DRAM_SUSTAINED
@@ -114,6 +114,7 @@ def test_twice_the_work_takes_no_less(m: int, n: int, k: int, gpu: str) -> None:
 
 
 @given(st.integers(1, 16), st.integers(1, 2048), st.integers(0, 2048), st.booleans(), gpus)
+@example(1, 8, 743, False, "a100-sxm4-80gb")  # twice the keys make room for more parts of them
 @quick
 def test_more_sequences_queries_or_keys_take_no_less(
     batch: int, q: int, prefix: int, causal: bool, gpu: str
@@ -126,8 +127,7 @@ def test_more_sequences_queries_or_keys_take_no_less(
         Attention(batch, q, 2 * (q + prefix), **kind),
         gpu=gpu,
     )
-    # Small launches may gain from more rows: one way to cut them leaves fewer SMs idle.
-    assert (found.seconds[1:] >= 0.95 * found.seconds[0]).all()
+    assert (found.seconds[1:] >= found.seconds[0] * (1 - 1e-9)).all()
 
 
 @pytest.mark.parametrize(
