@@ -7,11 +7,8 @@ threads in the caller's process, and 30 ms to import.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,20 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import ModelFileError
-from perfmodel.learned.walker import ARGUMENTS, ROWS_TOGETHER, module_text
-
-NODE = np.dtype([("value", "<f4"), ("packed", "<u4")])
-"""A threshold (or a leaf's value), then the left child's byte address and the feature's offset."""
+from perfmodel.learned.engine import NODES_MAX, ROWS_MAX, Engine, Machine
+from perfmodel.learned.tree_layout import breadth_first, left_of_breadth_first
 
 FEATURES_MAX = 255
-HEAD_NODES = 4
-"""Nodes' worth of room at the start of memory: the walker's arguments, and the node before the
-first, which a leaf at a root points back at."""
-
-NODES_MAX = 2**19 - HEAD_NODES - 1
-"""Nodes one machine addresses with 22 bits of bytes; larger forests take several machines."""
-
-ROWS_MAX = 960
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +93,7 @@ class Forest:
         """Convert ``Booster.save_raw("json")`` of a single-output regression booster."""
         learner = json.loads(raw)["learner"]
         model = learner["gradient_booster"]["model"]
-        parts = [_breadth_first(tree) for tree in model["trees"]]
+        parts = [breadth_first(tree) for tree in model["trees"]]
         sizes = np.array([len(p["threshold"]) for p in parts], dtype=np.int64)
         roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
         for part, root in zip(parts, roots, strict=True):
@@ -125,12 +112,19 @@ class Forest:
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return everything needed to build the forest again, as arrays."""
-        return {
-            "threshold": self.threshold, "feature": self.feature, "left": self.left,
+        """Return everything needed to build the forest again, as arrays.
+
+        Where every tree lies breadth first, its children follow from its splits: ``left`` is left
+        out, an eighth of a model file.
+        """
+        found: dict[str, NDArray[Any]] = {
+            "threshold": self.threshold, "feature": self.feature,
             "expected": self.expected.astype(np.float16), "roots": self.roots,
             "base": np.array(self.base), "features": np.array(self.features),
         }  # fmt: skip
+        if np.array_equal(self.left, left_of_breadth_first(self.feature, self.roots)):
+            return found
+        return found | {"left": self.left}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Forest:
@@ -140,12 +134,15 @@ class Forest:
             ModelFileError: an array is missing, or the trees are not well formed.
         """
         try:
+            feature = np.asarray(arrays["feature"], dtype=np.int16)
+            roots = np.asarray(arrays["roots"], dtype=np.int32)
+            left = arrays["left"] if "left" in arrays else left_of_breadth_first(feature, roots)
             return cls(
                 threshold=np.asarray(arrays["threshold"], dtype=np.float32),
-                feature=np.asarray(arrays["feature"], dtype=np.int16),
-                left=np.asarray(arrays["left"], dtype=np.int32),
+                feature=feature,
+                left=np.asarray(left, dtype=np.int32),
                 expected=np.asarray(arrays["expected"], dtype=np.float32),
-                roots=np.asarray(arrays["roots"], dtype=np.int32),
+                roots=roots,
                 base=float(arrays["base"]),
                 features=int(arrays["features"]),
             )
@@ -204,14 +201,14 @@ class Forest:
             raise ValueError(f"feature {bad[1]} of row {bad[0]} is not finite")
 
     @property
-    def _running(self) -> _Engine:
+    def _running(self) -> Engine:
         """This process's engine. Threads that start it at the same time keep one of theirs."""
-        engine: _Engine | None = self.__dict__.get("_engine")
+        engine: Engine | None = self.__dict__.get("_engine")
         if engine is None or engine.process != os.getpid() or not engine.machines:
-            engine = self.__dict__["_engine"] = _Engine(self._machines())
+            engine = self.__dict__["_engine"] = Engine(self._machines())
         return engine
 
-    def _machines(self) -> list[_Machine]:
+    def _machines(self) -> list[Machine]:
         ends = np.append(self.roots[1:], len(self.threshold)).astype(np.int64)
         machines, first = [], 0
         while first < len(self.roots):
@@ -219,7 +216,7 @@ class Forest:
             last = int(np.searchsorted(ends, base + NODES_MAX, side="right"))
             if last <= first:
                 raise ModelFileError(f"a tree of this model has more than {NODES_MAX} nodes")
-            machines.append(_Machine(self._part(first, last)))
+            machines.append(Machine(self._part(first, last)))
             first = last
         return machines
 
@@ -295,148 +292,3 @@ class Forest:
             roots=self.roots[first:last] - np.int32(base),
             base=0.0,
         )
-
-
-class _Engine:
-    """A forest's walkers in one process, one call at a time.
-
-    A fork copies them along with a lock that another thread may have held at that moment, so a
-    child process starts its own.
-    """
-
-    def __init__(self, machines: list[_Machine]) -> None:
-        self.process, self.lock, self.machines = os.getpid(), threading.Lock(), machines
-        # At exit before modules are taken apart, or wasmtime's destructors print tracebacks.
-        weakref.finalize(self, _close, machines, self.lock)
-
-
-def _close(machines: list[_Machine], lock: threading.Lock) -> None:
-    if lock.acquire(timeout=1.0):  # a thread that exit does not wait for may still predict
-        while machines:
-            machines.pop().close()
-        lock.release()
-
-
-class _Machine:
-    """The compiled walker and its memory: nodes, roots, depths, rows, sums."""
-
-    def __init__(self, forest: Forest) -> None:
-        # Imported here: reading a manifest or a GPU's data sheet needs no engine.
-        import wasmtime  # noqa: PLC0415
-
-        self._features = forest.features
-        nodes, roots, depths = _pack(forest)
-        self._stride = (forest.features + 1) * 4
-        config = wasmtime.Config()
-        config.parallel_compilation = False  # no thread pool in the caller's process
-        self._engine = wasmtime.Engine(config)
-        self._store = wasmtime.Store(self._engine)
-        module = wasmtime.Module(self._engine, module_text())
-        exports: Any = wasmtime.Instance(self._store, module, []).exports(self._store)
-        self._memory, self._walk = exports["memory"], exports["walk"]
-        at, end = [], 0
-        for size in (
-            nodes.nbytes,
-            roots.nbytes,
-            depths.nbytes,
-            ROWS_MAX * self._stride,
-            4 * ROWS_MAX,
-        ):
-            at.append(end)
-            end += -(-size // 64) * 64
-        self._memory.grow(self._store, end // 65536 + 1)
-        pointer = ctypes.addressof(self._memory.data_ptr(self._store).contents)
-        memory: Any = (ctypes.c_ubyte * end).from_address(pointer)
-        buffer: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
-        for start, array in zip(at, (nodes, roots, depths), strict=False):
-            buffer[start : start + array.nbytes] = array.view(np.uint8)
-        self._rows = buffer[at[3] : at[3] + ROWS_MAX * self._stride].view(np.float32)
-        self._rows = self._rows.reshape(ROWS_MAX, forest.features + 1)
-        self._rows[:, forest.features] = np.inf  # what a leaf compares, to stay where it is
-        self._sums = buffer[at[4] : at[4] + 4 * ROWS_MAX].view(np.float32)
-        arguments = buffer[: 4 * len(ARGUMENTS)].view(np.uint32)
-        arguments[:] = (at[3], 0, self._stride, at[1], at[2], len(forest.roots), at[4])
-        self._count = arguments[ARGUMENTS.index("count") :]
-
-    def close(self) -> None:
-        """Free the machine's memory; it answers no more."""
-        del self._rows, self._sums, self._count
-        self._store.close()
-        self._engine.close()
-
-    def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        n = len(rows)
-        padded = -(-n // ROWS_TOGETHER) * ROWS_TOGETHER
-        self._rows[:n, : self._features] = rows
-        self._sums[:padded] = 0.0
-        self._count[0] = padded
-        self._walk(self._store)
-        return np.asarray(self._sums[:n])
-
-
-def _pack(
-    forest: Forest,
-) -> tuple[NDArray[np.void], NDArray[np.uint32], NDArray[np.uint32]]:
-    """Lay nodes out for the walker, behind the room for its arguments."""
-    n, head = len(forest.threshold), HEAD_NODES
-    leaf = forest.feature < 0
-    own = np.arange(head, n + head, dtype=np.int64)
-    # A leaf's comparison always says "right", so its left child is the node before it.
-    left = np.where(leaf, own - 1, forest.left.astype(np.int64) + head)
-    column = np.where(leaf, forest.features, forest.feature).astype(np.uint32)
-    nodes = np.zeros(n + head, dtype=NODE)
-    nodes["value"][head:] = forest.threshold
-    nodes["packed"][head:] = (left.astype(np.uint32) * 8) << np.uint32(10) | column * np.uint32(4)
-    # Two more: the walker looks one tree ahead, from its root to the next one's.
-    roots = np.append(forest.roots.astype(np.uint32), np.full(2, n, dtype=np.uint32))
-    return nodes, (roots + np.uint32(head)) * 8, _depths(forest)
-
-
-def _depths(forest: Forest) -> NDArray[np.uint32]:
-    n = len(forest.threshold)
-    depth = np.zeros(n, dtype=np.uint32)
-    frontier = forest.roots.astype(np.int64)
-    level = 0
-    while len(frontier):
-        depth[frontier] = level
-        inner = frontier[forest.feature[frontier] >= 0]
-        frontier = np.concatenate([forest.left[inner], forest.left[inner] + 1]).astype(np.int64)
-        level += 1
-    ends = np.append(forest.roots[1:], n)
-    return np.array(
-        [depth[a:b].max() for a, b in zip(forest.roots, ends, strict=True)], dtype=np.uint32
-    )
-
-
-def _breadth_first(tree: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Renumber one xgboost tree so that siblings are neighbours and children follow parents."""
-    left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
-    order, i = [0], 0
-    while i < len(order):
-        node = order[i]
-        if left[node] >= 0:
-            order += [int(left[node]), int(right[node])]
-        i += 1
-    index = np.array(order)
-    place = np.empty(len(left), dtype=np.int64)
-    place[index] = np.arange(len(index))
-    leaf = left[index] < 0
-    value = np.array(tree["split_conditions"], dtype=np.float32)[index]
-    weight = np.array(tree["sum_hessian"], dtype=np.float64)[index]
-    expected = np.where(leaf, value, 0.0).astype(np.float64)
-    child = np.where(leaf, -1, place[np.where(leaf, 0, left[index])])
-    # Plain numbers, children first: a call into numpy a node would take longer than training.
-    mean, share, first = expected.tolist(), np.maximum(weight, 1e-12).tolist(), child.tolist()
-    for node in range(len(first) - 1, -1, -1):
-        left_child = first[node]
-        if left_child >= 0:
-            one, other = share[left_child], share[left_child + 1]
-            total = one * mean[left_child] + other * mean[left_child + 1]
-            mean[node] = total / (one + other)
-    expected = np.array(mean)
-    return {
-        "threshold": value,
-        "feature": np.where(leaf, -1, np.array(tree["split_indices"])[index]),
-        "left": child,
-        "expected": expected,
-    }

@@ -250,7 +250,7 @@ def test_trees_of_another_kind_though_the_checksum_fits(model_file: Path, raw: b
 def test_malformed_trees_though_the_checksum_fits(model_file: Path) -> None:
     with np.load(model_file.with_suffix(".npz")) as arrays:
         held = {name: arrays[name] for name in arrays.files}
-    held["rank/left"] = np.zeros_like(held["rank/left"])
+    held["rank/left"] = np.zeros(len(held["rank/feature"]), dtype=np.int32)
     put_trees(model_file, npz(**held))
     assert "not well formed" in refused(model_file)
 

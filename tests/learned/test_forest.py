@@ -19,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.errors import ModelFileError
-from perfmodel.learned.forest import FEATURES_MAX, NODES_MAX, ROWS_MAX, Forest
+from perfmodel.learned.engine import NODES_MAX, ROWS_MAX
+from perfmodel.learned.forest import FEATURES_MAX, Forest
+from perfmodel.learned.tree_layout import left_of_breadth_first
 
 quick = settings(max_examples=40, deadline=None)
 
@@ -408,10 +410,28 @@ def test_trees_that_are_not_well_formed_are_refused(changed: dict[str, Any]) -> 
         Forest.from_arrays({k: np.asarray(v) for k, v in (SOUND | changed).items()})
 
 
-@pytest.mark.parametrize("missing", SOUND)
+@pytest.mark.parametrize("missing", [name for name in SOUND if name != "left"])
 def test_a_missing_array_is_named(missing: str) -> None:
     arrays = {k: np.asarray(v) for k, v in SOUND.items() if k != missing}
     with pytest.raises(ModelFileError, match=f"no '{missing}'"):
+        Forest.from_arrays(arrays)
+
+
+def test_children_follow_from_the_splits_of_trees_that_lie_breadth_first() -> None:
+    # Two trees: 0 -> (1, 2), 1 -> (3, 4); 5 -> (6, 7).
+    feature = np.array([0, 1, -1, -1, -1, 2, -1, -1], dtype=np.int16)
+    left = left_of_breadth_first(feature, np.array([0, 5], dtype=np.int32))
+    assert list(left) == [1, 3, -1, -1, -1, 6, -1, -1]
+
+
+@pytest.mark.parametrize("feature", [[0, -1], [0, 0, 0], [-1, 0], []])
+def test_splits_without_their_children_are_no_trees(feature: list[int]) -> None:
+    n = len(feature)
+    arrays = {
+        "threshold": np.zeros(n), "feature": np.array(feature), "expected": np.zeros(n),
+        "roots": np.array([0]), "base": np.array(0.0), "features": np.array(3),
+    }  # fmt: skip
+    with pytest.raises(ModelFileError, match="not well formed"):
         Forest.from_arrays(arrays)
 
 
