@@ -151,7 +151,8 @@ class Rejected:
 class Ranking:
     """Configurations in order of predicted time, fastest first, and those that cannot run.
 
-    ``ordered_by`` names trees that know which tiles won and no times, where those made the order.
+    ``ordered_by`` names trees that know which tiles won and no times, where those made the order;
+    times are the estimate's then, and a later place may have a shorter one.
     ``unsure`` of the first may each be the best.
     """
 

@@ -153,7 +153,9 @@ class Predictor:
         table = family.candidates(problem, device) if configs is None else _as_table(configs)
         found = self.launches_of(problem, table, device)
         log_s, measured, standing = self._ordered_log_seconds(problem, table, found)
-        by_time = np.lexsort((standing.score, log_s))
+        # Trees that know winners and no times leave times as they are; elsewhere those follow.
+        taught = standing.order is not None
+        by_time = np.lexsort((log_s, standing.score) if taught else (standing.score, log_s))
         best = table.configs[int(by_time[0])]
         launch = self._launch(problem, best, device)
         refused: list[tuple[TileConfig, tuple[Rejection, ...]]] = []
@@ -324,16 +326,17 @@ class Predictor:
     def _ordered_log_seconds(
         self, problem: TileProblem, configs: ConfigTable, found: Launches
     ) -> tuple[Array, NDArray[np.bool_], _Standing]:
-        """Log seconds whose order is the ranking's, which were measured, and how all stand.
+        """Log seconds of a ranking, which of them were measured, and how all stand.
 
         Where the ordering overrules the predicted times, a place takes at least the time of the
         place before it, so that a list in order never shows times out of order; equal times then
-        come by the score.
+        come by the score. An order that winners taught leaves the estimate's times alone.
         """
         standing = self._standing(problem, configs, found, shortlist=False)
         score, log_s = standing.score, standing.log_s
-        order = np.argsort(score, kind="stable")
-        log_s[order] = np.maximum.accumulate(log_s[order])
+        if standing.order is None:
+            order = np.argsort(score, kind="stable")
+            log_s[order] = np.maximum.accumulate(log_s[order])
         log_s = np.maximum(log_s, np.log(found.floor_s))
         measured = np.zeros(len(configs), dtype=np.bool_)
         if self.measured is not None:

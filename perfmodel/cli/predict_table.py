@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ def _write(
 def _lines(rows: Iterable[Mapping[str, Any]], columns: list[str], suffix: str) -> Iterable[str]:
     if suffix == ".jsonl":
         for row in rows:
-            yield json.dumps(row) + "\n"
+            yield json.dumps({name: _finite(value) for name, value in row.items()}) + "\n"
         return
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
@@ -194,6 +195,11 @@ def _lines(rows: Iterable[Mapping[str, Any]], columns: list[str], suffix: str) -
         yield line.getvalue()
         line.seek(0)
         line.truncate()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: such a value comes back as the text that it was read from."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cell(value: Any) -> Any:

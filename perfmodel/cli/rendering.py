@@ -100,10 +100,11 @@ def config_text(config: TileConfig, problem: Problem) -> str:
 
 def tile_text(config: TileConfig, problem: Problem) -> str:
     """Return the configuration in short, for a table."""
-    unread, text = _unread(problem), str(config)
-    if "block_k" in unread:
-        text = text.replace(f"x{config.block_k} ", " ", 1)
-    return text.replace(f" g{config.group_m}", "", 1) if "group_m" in unread else text
+    from perfmodel.families import legality  # noqa: PLC0415 - start-up time
+    from perfmodel.tiling.config import PARAMETERS  # noqa: PLC0415 - as above
+
+    unread = _unread(problem)
+    return legality.tile_text(config, [name for name in PARAMETERS if name not in unread])
 
 
 def _unread(problem: Problem) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfmodel.errors import IllegalConfigError
 from perfmodel.families.base import TileFamily, TileProblem
 from perfmodel.hardware.gpu import Gpu
@@ -10,6 +12,14 @@ from perfmodel.tiling.legality import differences, require_dtype
 
 REASONS_SHOWN = 5
 """Configurations whose reasons an error message lists one by one."""
+
+
+def tile_text(config: TileConfig, parameters: Sequence[str]) -> str:
+    """Return a configuration in short, without what its family's kernels do not read."""
+    text = str(config)
+    if "block_k" not in parameters:
+        text = text.replace(f"x{config.block_k} ", " ", 1)
+    return text if "group_m" in parameters else text.replace(f" g{config.group_m}", "", 1)
 
 
 def require_legal(
@@ -27,8 +37,9 @@ def require_legal(
         return
     near = family.nearest(problem, config, gpu)
     fix = f"nearest that fits: {differences(config, near)}" if near else "no nearby config fits"
+    told = tile_text(config, family.parameters)
     raise IllegalConfigError(
-        f"config {config} cannot run on {gpu.name}: {'; '.join(map(str, reasons))}; {fix}"
+        f"config {told} cannot run on {gpu.name}: {'; '.join(map(str, reasons))}; {fix}"
     )
 
 
@@ -38,7 +49,7 @@ def none_usable(
     """Say that no configuration can run, each with its own reasons; past a handful, a count."""
     reasons = family.check(problem, configs, gpu)
     lines = [
-        f"{config} ({'; '.join(map(str, why))})"
+        f"{tile_text(config, family.parameters)} ({'; '.join(map(str, why))})"
         for config, why in zip(configs.configs[:REASONS_SHOWN], reasons, strict=False)
     ]
     if len(configs) > REASONS_SHOWN:

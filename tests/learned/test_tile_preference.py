@@ -112,13 +112,14 @@ def test_the_shipped_trees_say_how_often_held_out_winners_are_among_the_first(
         (MIXTRAL, "rtx-4090"),
     ],
 )
-def test_a_ranking_in_the_order_of_winners_says_so_and_times_never_fall(
+def test_a_ranking_in_the_order_of_winners_says_so_and_times_are_the_estimates(
     problem: Attention | GroupedGemm, gpu: str
 ) -> None:
     ranking = Predictor().rank(problem, gpu)
     assert any("winners on" in note for note in ranking.notes)
-    times = [c.latency_us for c in ranking.candidates]
-    assert times == sorted(times)
+    for candidate in ranking.candidates[:3]:
+        alone = Predictor().predict(problem, gpu, candidate.config)
+        assert candidate.latency_us == pytest.approx(alone.latency_us)
     assert ranking.unsure <= 20
     predicted = Predictor().predict(problem, gpu)
     assert predicted.config == ranking.best

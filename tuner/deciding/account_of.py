@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +30,7 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
     view = decision.view
     explain_illegal(kernel, decision.fates, view)
     predicted: dict[int, float] = {}
-    basis, error = None, None
+    basis, error, notes = None, None, decision.notes
     problem = view.known
     if problem is not None and view.gpu is not None and view.table is not None:
         predictor = shipped_predictor()
@@ -41,6 +40,8 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
             tile = view.table.configs[view.kept.index(decision.position)]
             answer = predictor.predict(problem, view.gpu, tile)
             basis, error = answer.basis, typical_error(answer)
+        if ranking.ordered_by is not None:  # an order without times says nothing of a loss
+            error, notes = None, [*notes, ranking.notes[-1]]
     measured = _read_times(kernel, decision)
     if decision.result is not None:
         measured = {decision.texts[e.config]: e.median_us for e in decision.result.entries}
@@ -68,7 +69,7 @@ def account_of(kernel: Autotuner, decision: Decision) -> Account:
         basis=basis,
         expected_loss=_expected_loss(decision, predicted, error, measured),
         bucket=decision.bucket or _asked_buckets(kernel),
-        notes=tuple(decision.notes),
+        notes=tuple(notes),
     )
 
 
@@ -111,7 +112,8 @@ def _expected_loss(
     so the real loss tends to be smaller.
     """
     legal = [i for i, (fate, _) in decision.fates.items() if fate is not Fate.ILLEGAL]
-    if len(legal) == 1:
+    known = decision.view.known
+    if len(legal) == 1 or (known is not None and not known.flops):
         return 0.0
     result = decision.result
     noise = 0.0 if result is None else result.noise
@@ -142,8 +144,7 @@ def _asked_buckets(kernel: Autotuner) -> str | None:
 
 def _spoken(problem: TileProblem) -> str:
     if not isinstance(problem, Gemm):
-        given = {f.name: f.default for f in fields(problem)}
-        told = {n: v for n, v in problem.to_dict().items() if v is not None and v != given.get(n)}
+        told = {n: v for n, v in problem.to_dict().items() if v is not None and v is not False}
         return f"{problem.family} " + " ".join(f"{name}={value}" for name, value in told.items())
     sizes = f"m={problem.m:,} n={problem.n:,} k={problem.k:,}"
     types = f"{problem.a_dtype} x {problem.b_dtype} -> {problem.out_dtype}"

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import inspect
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from perfmodel.errors import PerfmodelError, UnknownNameError, closest
+from perfmodel.errors import (
+    PerfmodelError,
+    TuningWarning,
+    UnknownNameError,
+    UsageError,
+    closest,
+)
 from perfmodel.families import TileProblem
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.problems.attention import Attention
@@ -178,7 +185,9 @@ class FunctionBinding:
         keys: Sequence[str],
         family: str = CONVENTIONAL,
     ) -> None:
+        self._kernel = kernel
         self._function = function
+        self._warned = False
         self.family = family
         self.keys: tuple[str, ...] = tuple(keys)
         self.unit_strides: tuple[str, ...] = ()
@@ -208,17 +217,35 @@ class FunctionBinding:
         else:
             given = {name: arguments[name] for name in self._names if name in arguments}
             found = self._function(**given)
+        self._warn_of_missing_keys(arguments)
         if found is None:
             return NotKnown("the problem function returned None")
         wanted = FAMILIES[self.family]
         if not isinstance(found, wanted) or not isinstance(found, TileProblem):
-            return NotKnown(
-                f"the problem function returned a {type(found).__name__}, and family "
-                f"{self.family!r} is of {wanted.__name__}"
+            raise UsageError(
+                f"the problem function of {self._kernel} returned a {type(found).__name__}, and "
+                f"family {self.family!r} is of {wanted.__name__}; return one, or None for a "
+                "problem that the model does not know"
             )
         if found.backend is not None:
             return NotKnown(f"backend {found.backend} names a library's kernel; leave it out")
         return found
+
+    def _warn_of_missing_keys(self, arguments: Mapping[str, Any]) -> None:
+        """Say once that calls which differ in what the function reads share a decision."""
+        missing = [
+            name
+            for name in self._names
+            if name not in self.keys and isinstance(arguments.get(name), int | float | str)
+        ]
+        if missing and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"problem reads {', '.join(missing)}, which the key of {self._kernel} lacks: calls "
+                "that differ in nothing else share a decision; add them to key",
+                TuningWarning,
+                stacklevel=2,
+            )
 
 
 def bind(

@@ -71,7 +71,7 @@ def _shapes(row: Mapping[str, Any], family: str) -> Iterator[Shape]:
     unknown = [name for name in values if name not in known]
     if unknown:
         raise UnknownShapeError(
-            f"unknown field {unknown[0]!r}{closest(unknown[0], known)}; a {family} shape takes: "
+            f"unknown field {unknown[0]!r}{closest(unknown[0], known)}; a shape of {family} takes: "
             f"{_names(family)}"
         )
     missing = [name for name in REQUIRED[family] if name not in values]

@@ -4,6 +4,7 @@
 # ruff: noqa: N803
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import triton
 import triton.language as tl
 
 import tuner
-from perfmodel.errors import UnknownNameError
+from perfmodel.errors import TuningWarning, UnknownNameError, UsageError
 from perfmodel.predictor import Predictor
 from perfmodel.problems.attention import Attention
 from perfmodel.problems.gemm import Gemm
@@ -35,8 +36,13 @@ def attention_of(B: int, H: int, HK: int, N_CTX: int, HEAD_DIM: int, **_: Any) -
 
 def flash(**options: Any) -> Any:
     @tuner.autotune(
-        key=["B", "H", "HK", "N_CTX", "HEAD_DIM"],
-        **{"configs": CONFIGS, "family": "attention", "problem": attention_of, "gpu": "h100-sxm5"}
+        **{
+            "key": ["B", "H", "HK", "N_CTX", "HEAD_DIM"],
+            "configs": CONFIGS,
+            "family": "attention",
+            "problem": attention_of,
+            "gpu": "h100-sxm5",
+        }
         | options,
     )
     @triton.jit
@@ -117,7 +123,6 @@ def test_what_cannot_be_meant_is_an_error_at_decoration(
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (lambda **_: Gemm(64, 64, 64), "returned a Gemm, and family 'attention' is of Attention"),
         (lambda **_: None, "returned None"),
         (
             lambda **_: Attention(
@@ -128,7 +133,30 @@ def test_what_cannot_be_meant_is_an_error_at_decoration(
         ),
     ],
 )  # fmt: skip
-def test_a_problem_of_another_kind_is_not_known(problem: Any, reason: str) -> None:
+def test_a_problem_that_the_model_does_not_know_says_why(problem: Any, reason: str) -> None:
     account = flash(problem=problem).explain(**SHAPE)
     assert any(reason in note for note in account.notes)
     assert account.problem is None
+
+
+def test_a_problem_of_another_kind_is_an_error() -> None:
+    kernel = flash(problem=lambda **_: Gemm(64, 64, 64))
+    with pytest.raises(UsageError, match="returned a Gemm, and family 'attention' is of Attention"):
+        kernel.explain(**SHAPE)
+
+
+def test_what_the_problem_reads_beyond_the_key_is_said_once() -> None:
+    kernel = flash(key=["B", "H", "N_CTX"])
+    with pytest.warns(TuningWarning, match="problem reads HK, HEAD_DIM, which the key of attend"):
+        tuner.config_for(kernel, **SHAPE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tuner.config_for(kernel, **{**SHAPE, "N_CTX": 2048})
+
+
+def test_an_order_that_winners_taught_says_so_and_promises_no_loss() -> None:
+    account = flash().explain(**SHAPE)
+    assert account.expected_loss is None
+    assert any("winners on h100-sxm5" in note for note in account.notes)
+    assert "head_dim=128" in str(account.problem)
+    assert "causal=True" in str(account.problem)
