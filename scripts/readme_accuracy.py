@@ -45,7 +45,8 @@ SHOWN: dict[str, tuple[tuple[str, int | None, str], ...]] = {
 KINDS = {
     "16-bit": "", "gemm bf16": "products of bf16", "gemm fp8_e4m3": "products of fp8",
     "prefill bf16": "prefill attention", "decode bf16": "decode attention",
-    "moe bf16": "Triton's fused MoE",
+    "moe bf16": "Triton's fused MoE", "moe-up bf16": "its first product alone",
+    "moe fp8_e4m3": "fused MoE of fp8",
 }  # fmt: skip
 """Headings of protocols that hold several families: a table each."""
 
