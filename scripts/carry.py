@@ -120,13 +120,30 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpack an archive; files of a cache that name each other do so by their new place."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "r:xz") as content:
-        content.extractall(folder, filter="data")
+        _extract(content, folder)
     for group in folder.glob(f"*/{GROUP}*.json"):
         names = json.loads(group.read_text(encoding="utf-8"))["child_paths"]
         here = {n: str(group.parent.resolve() / n) for n in names if (group.parent / n).exists()}
         partial = group.with_name(f".{group.name}.part")
         partial.write_text(json.dumps({"child_paths": here}), encoding="utf-8")
         os.replace(partial, group)
+
+
+def _extract(content: tarfile.TarFile, folder: Path) -> None:
+    """Unpack files alone, below ``folder`` alone; Python before 3.11.4 has no filter that does.
+
+    Raises:
+        SystemExit: the archive holds something else.
+    """
+    root = folder.resolve()
+    for member in content.getmembers():
+        inside = (root / member.name).resolve().is_relative_to(root)
+        if not inside or not (member.isfile() or member.isdir()):
+            raise SystemExit(f"error: {content.name} holds {member.name!r}, which is no plain file")
+    if hasattr(tarfile, "data_filter"):
+        content.extractall(folder, filter="data")
+    else:
+        content.extractall(folder)
 
 
 def _kept(entry: Path) -> Iterator[Path]:

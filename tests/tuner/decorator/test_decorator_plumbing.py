@@ -207,7 +207,7 @@ def test_a_problem_function_in_each_form(gemm_stub, gemm_configs, gemm_call, ben
         "open": lambda M, N, K, **_: Gemm(M, N, K, a_dtype="fp16"),
     }[form]
     kernel = tuner.autotune(
-        gemm_configs, key=["M"], problem=function, policy="model", gpu="h100-sxm5"
+        gemm_configs, key=["M", "N", "K"], problem=function, policy="model", gpu="h100-sxm5"
     )(gemm_stub)
     args, kwargs = gemm_call(4096)
     kernel.run(*args, **kwargs)
