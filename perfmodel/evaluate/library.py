@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from perfmodel.evaluate import metrics
+from perfmodel.evaluate.baselines.other_framework import OTHER_FRAMEWORK, other_framework_s
 from perfmodel.evaluate.records import ALL, ANALYTIC, GATES, OURS, Record, with_all
 from perfmodel.evaluate.run import Run
 from perfmodel.evaluate.selection import TEST, TRAIN, Selection, selections
@@ -47,6 +48,9 @@ FEATURES = {
 }
 """Families of the selections in ``rows.toml``, and the problems whose features describe them.
 ``moe-up`` is the first product of experts alone."""
+
+SAME_LIBRARY = ("gemm", "bf16")
+"""Family and type for which all frameworks call one library, cuBLAS, through torch."""
 
 FOLDS = 5
 FOLD_SEED = 20_240_814
@@ -138,6 +142,10 @@ def shape_sites(run: Run) -> list[Record]:
         rows = found.rows.take(known)
         cells = _framework_cells(run, rows) | {ALL: np.ones(len(rows), dtype=np.bool_)}
         answers = contenders(rows, correction[known])
+        if (chosen.family, chosen.dtype) == SAME_LIBRARY:
+            answers[OTHER_FRAMEWORK] = other_framework_s(
+                found.frame[known], list(COLUMNS[FEATURES[chosen.family]])
+            )
         records += row_errors(name, answers, rows, cells, chosen.family, chosen.dtype)
         half = site_widths(rows, correction[known])
         cells = run_cells(run, rows.gpu) | {ALL: cells[ALL]}

@@ -25,8 +25,9 @@ from perfmodel.learned.features import GEMM_SCHEMA
 from perfmodel.learned.forest import Forest
 from perfmodel.learned.intervals import Calibration
 from perfmodel.learned.model import DeviceDelta, GemmModel, Manifest
+from perfmodel.learned.tree_file import forest_arrays, forest_of
 
-FORMAT = 1
+FORMAT = 2
 HEADS = ("time", "rank", "spread", "ceiling")
 DELTA_HEADS = ("time", "rank")
 SHIPPED_GEMM = "gemm.json"
@@ -46,7 +47,7 @@ def save_model(model: GemmModel, manifest_path: Path) -> None:
     arrays = {
         f"{head}/{key}": value
         for head in HEADS
-        for key, value in getattr(model, head).arrays().items()
+        for key, value in forest_arrays(getattr(model, head)).items()
     }
     write_pair({"kind": "model"} | _to_json(model.manifest), arrays, manifest_path)
 
@@ -63,7 +64,7 @@ def save_adaptation(model: GemmModel, manifest_path: Path) -> None:
         f"{gpu}/{head}/{key}": value
         for gpu, delta in model.deltas.items()
         for head in DELTA_HEADS
-        for key, value in getattr(delta, head).arrays().items()
+        for key, value in forest_arrays(getattr(delta, head)).items()
     }
     devices = {
         gpu: {f.name: getattr(d, f.name) for f in fields(d) if f.name not in DELTA_HEADS}
@@ -167,7 +168,7 @@ def forest_from(arrays: _Arrays, prefix: str, name: str) -> Forest:
     if not own:
         raise ModelFileError(f"the trees beside {name} hold no {prefix!r}")
     try:
-        return Forest.from_arrays(own)
+        return forest_of(own)
     except ModelFileError as error:
         raise ModelFileError(f"the trees beside {name}: {error}") from None
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import threading
 import weakref
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.learned.walker import ARGUMENTS, ROWS_TOGETHER, module_text
+from perfmodel.learned.walker import ARGUMENTS, LANES, module_text
 
 if TYPE_CHECKING:
     from perfmodel.learned.forest import Forest
@@ -23,10 +25,13 @@ HEAD_NODES = 4
 """Nodes' worth of room at the start of memory: the walker's arguments, and the node before the
 first, which a leaf at a root points back at."""
 
-NODES_MAX = 2**19 - HEAD_NODES - 1
+NODES_MAX = 2**19 - HEAD_NODES - 2
 """Nodes one machine addresses with 22 bits of bytes; larger forests take several machines."""
 
 ROWS_MAX = 960
+
+ROWS_ALONE = 3
+"""Up to so many rows, one after the other, are walked sooner than a dozen side by side."""
 
 
 class Engine:
@@ -59,13 +64,11 @@ class Machine:
         self._features = forest.features
         nodes, roots, depths = _pack(forest)
         self._stride = (forest.features + 1) * 4
-        config = wasmtime.Config()
-        config.parallel_compilation = False  # no thread pool in the caller's process
-        self._engine = wasmtime.Engine(config)
-        self._store = wasmtime.Store(self._engine)
-        module = wasmtime.Module(self._engine, module_text())
+        engine, module = _compiled(os.getpid())
+        self._store = wasmtime.Store(engine)
         exports: Any = wasmtime.Instance(self._store, module, []).exports(self._store)
-        self._memory, self._walk = exports["memory"], exports["walk"]
+        self._memory = exports["memory"]
+        self._walk, self._walk_alone = exports["walk"], exports["walk_alone"]
         at, end = [], 0
         for size in (
             nodes.nbytes,
@@ -94,35 +97,54 @@ class Machine:
         """Free the machine's memory; it answers no more."""
         del self._rows, self._sums, self._count
         self._store.close()
-        self._engine.close()
 
     def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the sum of the trees for at most `ROWS_MAX` rows."""
         n = len(rows)
-        padded = -(-n // ROWS_TOGETHER) * ROWS_TOGETHER
         self._rows[:n, : self._features] = rows
+        if n <= ROWS_ALONE:
+            self._count[0] = n
+            self._walk_alone(self._store)
+            return np.asarray(self._sums[:n])
+        padded = -(-n // LANES) * LANES
         self._sums[:padded] = 0.0
         self._count[0] = padded
         self._walk(self._store)
         return np.asarray(self._sums[:n])
 
 
+@lru_cache(maxsize=1)
+def _compiled(_process: int) -> tuple[Any, Any]:
+    """Return this process's wasmtime engine and the walker, compiled once for all forests."""
+    import wasmtime  # noqa: PLC0415 - as above
+
+    config = wasmtime.Config()
+    config.parallel_compilation = False  # no thread pool in the caller's process
+    engine = wasmtime.Engine(config)
+    module = wasmtime.Module(engine, module_text())
+    for made in (engine, module):  # before modules are taken apart, as `Engine` closes its machines
+        atexit.register(made.close)
+    return engine, module
+
+
 def _pack(
     forest: Forest,
 ) -> tuple[NDArray[np.void], NDArray[np.uint32], NDArray[np.uint32]]:
-    """Lay nodes out for the walker, behind the room for its arguments."""
+    """Lay nodes out for the walker, between the room for its arguments and a leaf of 0."""
     n, head = len(forest.threshold), HEAD_NODES
     leaf = forest.feature < 0
-    own = np.arange(head, n + head, dtype=np.int64)
     # A leaf's comparison always says "right", so its left child is the node before it.
-    left = np.where(leaf, own - 1, forest.left.astype(np.int64) + head)
-    column = np.where(leaf, forest.features, forest.feature).astype(np.uint32)
-    nodes = np.zeros(n + head, dtype=NODE)
-    nodes["value"][head:] = forest.threshold
+    left = np.arange(head - 1, n + head, dtype=np.int64)
+    left[:-1][~leaf] = forest.left[~leaf] + head
+    column = np.full(n + 1, forest.features, dtype=np.uint32)
+    column[:-1][~leaf] = forest.feature[~leaf]
+    nodes = np.zeros(n + head + 1, dtype=NODE)
+    nodes["value"][head:-1] = forest.threshold
     nodes["packed"][head:] = (left.astype(np.uint32) * 8) << np.uint32(10) | column * np.uint32(4)
-    # Two more: the walker looks one tree ahead, from its root to the next one's.
-    roots = np.append(forest.roots.astype(np.uint32), np.full(2, n, dtype=np.uint32))
-    return nodes, (roots + np.uint32(head)) * 8, _depths(forest)
+    more = np.full(LANES, n, dtype=np.uint32)
+    roots = np.concatenate([forest.roots.astype(np.uint32), more])
+    depths = np.concatenate([_depths(forest), np.zeros(LANES, dtype=np.uint32)])
+    return nodes, (roots + np.uint32(head)) * 8, depths
 
 
 def _depths(forest: Forest) -> NDArray[np.uint32]:

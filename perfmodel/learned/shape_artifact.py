@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import ModelFileError
 from perfmodel.learned.artifact import NOT_OURS, forest_from, no_manifest, read_named, write_pair
+from perfmodel.learned.forest import Forest
 from perfmodel.learned.intervals import Calibration
 from perfmodel.learned.shape_features import SHAPE_SCHEMA
 from perfmodel.learned.shape_model import ShapeManifest, ShapeModel
+from perfmodel.learned.tree_file import Arrays, forest_arrays
 
 KIND = "shape-model"
 HEADS = ("any_device", "spread", "unseen_spread")
@@ -24,7 +26,7 @@ def save_shape_model(model: ShapeModel, manifest_path: Path) -> None:
     arrays = {
         f"{head}/{key}": value
         for head, forest in forests.items()
-        for key, value in forest.arrays().items()
+        for key, value in forest_arrays(forest).items()
     }
     manifest = model.manifest
     text = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
@@ -50,15 +52,46 @@ def load_shape_model(family: str, path: Path | None = None) -> ShapeModel:
         devices = [str(gpu) for gpu in found.text["devices"]]
     except NOT_OURS as error:
         raise no_manifest(shown, KIND, error) from None
-    heads: dict[str, Any] = {head: forest_from(arrays, head, shown) for head in HEADS}
-    own = {gpu: forest_from(arrays, f"device/{gpu}", shown) for gpu in devices}
-    for label, forest in {**heads, **own}.items():
-        if forest.features != len(manifest.features):
-            raise ModelFileError(
-                f"the {label} trees of {shown} take {forest.features} features, "
-                f"its manifest lists {len(manifest.features)}"
-            )
+    width = len(manifest.features)
+    heads: dict[str, Any] = {head: _trees(arrays, head, shown, width) for head in HEADS}
+    own = DeviceTrees(devices, arrays, shown, width)
     return ShapeModel(manifest, devices=own, trees_sha256=found.sha256, **heads)
+
+
+class DeviceTrees(Mapping[str, Forest]):
+    """The trees of each device by its name, built when first asked for: a launch takes one of ten.
+
+    Looking up raises `ModelFileError` where they are not well formed.
+    """
+
+    def __init__(self, names: Sequence[str], arrays: Arrays, shown: str, width: int) -> None:
+        self._names, self._arrays, self._shown, self._width = tuple(names), arrays, shown, width
+        self._built: dict[str, Forest] = {}
+
+    def __getitem__(self, name: str) -> Forest:
+        if name not in self._names:
+            raise KeyError(name)
+        found = self._built.get(name)
+        if found is None:
+            found = _trees(self._arrays, f"device/{name}", self._shown, self._width)
+            self._built[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _trees(arrays: Arrays, head: str, shown: str, width: int) -> Forest:
+    forest = forest_from(arrays, head, shown)
+    if forest.features != width:
+        raise ModelFileError(
+            f"the {head} trees of {shown} take {forest.features} features, "
+            f"its manifest lists {width}"
+        )
+    return forest
 
 
 def _manifest(text: Mapping[str, Any]) -> ShapeManifest:

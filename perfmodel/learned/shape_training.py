@@ -40,6 +40,17 @@ DEVICE_SPEC = TrainSpec(
     "device", 200, 0, depth=8, learning_rate=0.1, columns_per_tree=0.5, rows_per_leaf=5.0
 )
 
+ATTENTION_DEVICE_SPEC = TrainSpec(
+    "attention-device",
+    250,
+    0,
+    depth=10,
+    learning_rate=0.09,
+    columns_per_tree=0.8,
+    rows_per_leaf=5.0,
+)
+"""Attention depends on many sizes at once, and deep trees tell more of them apart."""
+
 GEMM_DEVICE_SPEC = TrainSpec(
     "gemm-device", 400, 0, depth=8, learning_rate=0.08, columns_per_tree=0.6, rows_per_leaf=5.0
 )
@@ -91,6 +102,8 @@ def device_spec(family: str, dtype: str) -> TrainSpec:
     """Return the trees that each device adds for ``family``, as in `any_spec`."""
     if family.startswith("moe"):
         return MOE_DEVICE_SPEC
+    if family in ("prefill", "decode"):
+        return ATTENTION_DEVICE_SPEC
     return GEMM_DEVICE_SPEC if (family, dtype) == ("gemm", "bf16") else DEVICE_SPEC
 
 
@@ -107,7 +120,8 @@ def fit_shape(
         raise DataError("there is no measured row to train on; run: perfmodel data pull NAME")
     wanted = rows.target if target is None else target
     weights = np.ones(len(rows))
-    return fit_trees(rows.features, wanted, weights, spec, spec.time_trees, progress)
+    forest = fit_trees(rows.features, wanted, weights, spec, spec.time_trees, progress)
+    return forest.with_short_leaves()  # so that what is evaluated is what is stored
 
 
 def fit_any_device(
@@ -210,7 +224,8 @@ def fit_unseen_spread(
 
 
 def _spread(features: NDArray[np.float32], target: Floats, spec: TrainSpec) -> Forest:
-    return fit_trees(features, target, np.ones(len(target)), spec, spec.time_trees)
+    forest = fit_trees(features, target, np.ones(len(target)), spec, spec.time_trees)
+    return forest.with_short_leaves()
 
 
 def shape_model(

@@ -19,6 +19,7 @@ from perfmodel.hardware.gpu import Gpu
 from perfmodel.learned.artifact import NOT_OURS, forest_from, no_manifest, read_named, write_pair
 from perfmodel.learned.forest import Forest
 from perfmodel.learned.tile_columns import OVER_BEST, TILE_SCHEMA
+from perfmodel.learned.tree_file import forest_arrays
 from perfmodel.tiling.config import ConfigTable
 
 Floats = NDArray[np.float64]
@@ -140,7 +141,7 @@ def save_tile_preference(model: TilePreference, manifest_path: Path) -> None:
     """Write ``manifest_path`` (``NAME.json``) and the trees beside it, each whole or not at all."""
     text = {f.name: getattr(model.manifest, f.name) for f in fields(model.manifest)}
     text["rule"] = asdict(model.manifest.rule)
-    arrays = {f"order/{key}": value for key, value in model.trees.arrays().items()}
+    arrays = {f"order/{key}": value for key, value in forest_arrays(model.trees).items()}
     write_pair(text | {"kind": KIND}, arrays, manifest_path)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from perfmodel.errors import NotInstalledError
@@ -11,6 +12,7 @@ from perfmodel.evaluate.baselines.autoheuristic import AutoHeuristic
 from perfmodel.evaluate.baselines.best_single import BestSingle
 from perfmodel.evaluate.baselines.groups import fit_groups
 from perfmodel.evaluate.baselines.neusight import NeuSight
+from perfmodel.evaluate.baselines.other_framework import other_framework_s
 from perfmodel.evaluate.baselines.roofline import Roofline
 from perfmodel.evaluate.baselines.triton_perf_model import TritonPerfModel
 from perfmodel.evaluate.baselines.wave_and_tile import WaveAndTile
@@ -151,3 +153,21 @@ def test_group_fits_solve_each_group_by_itself() -> None:
 
 def _with_times(rows: GemmRows, seconds: np.ndarray) -> GemmRows:
     return replace(rows, table=replace(rows.table, latency_s=seconds))
+
+
+def test_another_framework_is_asked_about_the_same_launch_on_the_same_gpu() -> None:
+    frame = pd.DataFrame(
+        [
+            ("h100-sxm5", "vllm", 64, 10.0),
+            ("h100-sxm5", "vllm", 64, 40.0),  # timed twice: no other framework
+            ("h100-sxm5", "trtllm", 64, 12.0),
+            ("h100-sxm5", "sglang", 64, 48.0),
+            ("h100-sxm5", "sglang", 65, 7.0),
+            ("b200", "sglang", 64, 5.0),
+        ],
+        columns=["gpu", "library", "m", "latency_us"],
+    )
+    found = other_framework_s(frame, ["m"]) * 1e6
+    vllm = (12.0 * 48.0) ** 0.5
+    trtllm, sglang = (10.0 * 40.0 * 48.0) ** (1 / 3), (10.0 * 40.0 * 12.0) ** (1 / 3)
+    np.testing.assert_allclose(found, [vllm, vllm, trtllm, sglang, np.nan, np.nan])
