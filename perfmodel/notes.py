@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.launches import Launches
 from perfmodel.problems.dtypes import parse_dtype
 from perfmodel.problems.gemm import VECTOR_BYTES_MAX, Gemm
-from perfmodel.tiling.config import ConfigTable, TileConfig
+from perfmodel.tiling.config import PARAMETERS, ConfigTable, TileConfig
 from perfmodel.tiling.legality import slow_to_compile_mask
 
 OFFSETS_32_BIT = 2**31
@@ -38,8 +38,13 @@ def launch_notes(problem: Gemm, config: TileConfig, found: Launches) -> tuple[st
     return tuple(notes)
 
 
-def tile_notes(config: TileConfig, found: Launches) -> tuple[str, ...]:
-    """Return what any tile has to say: launch-bound, does not fit, spills, not modelled."""
+def tile_notes(
+    config: TileConfig, found: Launches, parameters: Sequence[str] = PARAMETERS
+) -> tuple[str, ...]:
+    """Return what any tile has to say: launch-bound, does not fit, spills, not modelled.
+
+    ``parameters`` are those that the family's kernels read.
+    """
     notes = []
     resources, gpu = found.work.resources, found.gpu
     if found.limiter(0) == "launch":
@@ -53,6 +58,16 @@ def tile_notes(config: TileConfig, found: Launches) -> tuple[str, ...]:
     notes += _spill_notes(config, found)
     if config.extras:
         notes.append(f"not modelled: {', '.join(name for name, _ in config.extras)}")
+    plain = TileConfig()
+    unread = [
+        f"{name}={value}"
+        for name in PARAMETERS
+        if name not in parameters and (value := getattr(config, name)) != getattr(plain, name)
+    ]
+    if unread:
+        notes.append(
+            f"left out: {', '.join(unread)}; kernels of this family have no such parameter"
+        )
     return tuple(notes)
 
 

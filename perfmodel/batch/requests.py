@@ -100,14 +100,18 @@ def read_problem(values: Mapping[str, Any], *, strict: bool = True) -> Problem:
                 f"{key} is {value!r}, but a {name} has no {key}{closest(key, known)}; it takes: "
                 f"{', '.join(known)}"
             )
-    missing = [key for key in required if key not in given]
+    missing = [_as_typed(cls, key) for key in required if key not in given]
     if missing:
         raise InvalidProblemError(
             f"{' and '.join(missing)} of the {name} {'is' if len(missing) == 1 else 'are'} "
-            f"missing; it needs: {', '.join(required)}"
+            f"missing; it needs: {', '.join(_as_typed(cls, key) for key in required)}"
         )
     problem: Problem = cls(**given)
     return problem
+
+
+def _as_typed(cls: type, argument: str) -> str:
+    return "dtype" if cls is Gemm and argument == "a_dtype" else argument
 
 
 def is_blank(value: Any) -> bool:

@@ -109,7 +109,7 @@ class AttentionFamily:
         """Return the notes on the single launch of ``found``."""
         if not found.work.ctas[0]:
             return ("no work: the time is the launch overhead alone",)
-        notes = list(tile_notes(config, found))
+        notes = list(tile_notes(config, found, self.parameters))
         notes += memory_notes(problem.compulsory_bytes, "Q, K, V and the result", found.gpu)
         for name, size in (("head_dim", problem.head_dim), ("v_head_dim", problem.v_head_dim or 0)):
             padded = padded_head_dim(size, problem.compute_dtype)

@@ -8,9 +8,9 @@ from perfmodel.errors import IllegalConfigError
 from perfmodel.families.base import TileFamily, TileProblem
 from perfmodel.hardware.gpu import Gpu
 from perfmodel.tiling.config import ConfigTable, TileConfig
-from perfmodel.tiling.legality import differences, require_dtype
+from perfmodel.tiling.legality import Rejection, differences, require_dtype
 
-REASONS_SHOWN = 5
+TOLD_EACH = 5
 """Configurations whose reasons an error message lists one by one."""
 
 
@@ -46,12 +46,34 @@ def require_legal(
 def none_usable(
     family: TileFamily[TileProblem], problem: TileProblem, configs: ConfigTable, gpu: Gpu
 ) -> str:
-    """Say that no configuration can run, each with its own reasons; past a handful, a count."""
+    """Say that no configuration can run: a handful each with its reasons, more by what they break.
+
+    Of more, the one nearest to running is told besides.
+    """
     reasons = family.check(problem, configs, gpu)
+    head = f"no usable config: none of {len(configs):,} can run on {gpu.name}"
+    if len(configs) <= TOLD_EACH:
+        each = [
+            f"{tile_text(config, family.parameters)} ({'; '.join(map(str, why))})"
+            for config, why in zip(configs.configs, reasons, strict=True)
+        ]
+        return f"{head}: {', '.join(each)}"
+    broken: dict[str, list[Rejection]] = {}
+    for rejection in (r for why in reasons for r in why):
+        broken.setdefault(rejection.limit, []).append(rejection)
     lines = [
-        f"{tile_text(config, family.parameters)} ({'; '.join(map(str, why))})"
-        for config, why in zip(configs.configs[:REASONS_SHOWN], reasons, strict=False)
+        f"{len(found):,} break {limit}: the least needs {least.needed:,.0f}, "
+        f"limit {least.available:,.0f}"
+        for limit, found in sorted(broken.items(), key=lambda item: -len(item[1]))
+        for least in [min(found, key=_excess)]
     ]
-    if len(configs) > REASONS_SHOWN:
-        lines.append(f"and {len(configs) - REASONS_SHOWN:,} more")
-    return f"no usable config: none of {len(configs):,} can run on {gpu.name}: {', '.join(lines)}"
+    nearest = min(
+        range(len(configs)), key=lambda at: [len(reasons[at]), *map(_excess, reasons[at])]
+    )
+    told = tile_text(configs.configs[nearest], family.parameters)
+    lines.append(f"the nearest is {told} ({'; '.join(map(str, reasons[nearest]))})")
+    return "\n  ".join([f"{head}:", *lines])
+
+
+def _excess(rejection: Rejection) -> float:
+    return rejection.needed / max(rejection.available, 1.0)

@@ -44,6 +44,9 @@ CLUSTER_CTAS_MAX = 16
 COMPILE_COST_MAX = 2400
 """Threshold of `slow_to_compile_mask`, from the compile times of a full grid on an A100."""
 
+POWER_OF_TWO = " as a power of two"
+"""Ends the names of limits whose ``available`` is the next lower power of two."""
+
 LOAD_BYTES = 16
 """The widest load of one thread."""
 
@@ -58,6 +61,10 @@ class Rejection:
     change: str
 
     def __str__(self) -> str:
+        if self.limit.endswith(POWER_OF_TWO):
+            name = self.limit.removesuffix(POWER_OF_TWO)
+            below = self.available
+            return f"{name} is {self.needed:g}, no power of two; use {below:g} or {2 * below:g}"
         return f"{self.limit}: needs {self.needed:,.0f}, limit {self.available:,.0f}; {self.change}"
 
 
@@ -252,7 +259,7 @@ def _floor_power_of_two(values: Array) -> Array:
 
 def _power_of_two_rule(name: str) -> _Rule:
     return _Rule(
-        f"{name} as a power of two",
+        f"{name}{POWER_OF_TWO}",
         f"set {name} to a power of two",
         lambda case: np.asarray(getattr(case.configs, name)),
         lambda case: _floor_power_of_two(getattr(case.configs, name)),

@@ -19,6 +19,7 @@ from perfmodel.tiling.config import ConfigTable, TileConfig
 from perfmodel.tiling.legality import (
     CLUSTER_CTAS_MAX,
     MAXNREG_MIN,
+    POWER_OF_TWO,
     TENSOR_ELEMENTS_MAX,
     Rejection,
 )
@@ -71,7 +72,7 @@ def launch_limits(
     """
     powers = [
         Limit(
-            f"{name} as a power of two", values, 2.0 ** np.floor(np.log2(values)),
+            f"{name}{POWER_OF_TWO}", values, 2.0 ** np.floor(np.log2(values)),
             f"set {name} to a power of two",
         )
         for name in names

@@ -91,7 +91,10 @@ def test_bad_rows_say_why_and_the_rest_is_predicted() -> None:
         ({"family": "gemm", "m": 8.5, "n": 8, "k": 8, "dtype": "bf16"}, "m is 8.5"),
         ({"family": "gemm", "m": "many", "n": 8, "k": 8, "dtype": "bf16"}, "m is 'many'"),
         ({"family": "gemm", "m": 8, "n": 8, "dtype": "bf16"}, "k of the gemm is missing"),
-        ({"family": "gemm", "m": 8, "n": 8, "k": 8}, "a_dtype of the gemm is missing"),
+        (
+            {"family": "gemm", "m": 8, "n": 8, "k": 8},
+            "dtype of the gemm is missing; it needs: m, n, k, dtype",
+        ),
         ({"family": "gemm", "m": 8, "n": 8, "k": 8, "dtype": "bf17"}, "bf17"),
         ({"family": "gem", "m": 8, "n": 8, "k": 8, "dtype": "bf16"}, "did you mean 'gemm'?"),
         ({"m": 8, "n": 8, "k": 8, "dtype": "bf16"}, "family is blank"),

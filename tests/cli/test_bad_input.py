@@ -60,7 +60,7 @@ def test_one_clear_message(
         ("block_m=64,BLOCK_M=32", ["block_m is given twice"]),
         ("block_m=0", ["block_m is 0", "at least 1"]),
         ("block_m=6.5", ["block_m is '6.5'"]),
-        ("block_m=48", ["block_m as a power of two", "block_m=32"]),
+        ("block_m=48", ["block_m is 48, no power of two; use 32 or 64", "block_m=32"]),
         (
             "block_m=256,block_n=256,block_k=128,num_stages=5",
             ["shared memory", "limit 232,448", "lower num_stages", "nearest that fits: block_"],

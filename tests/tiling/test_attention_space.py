@@ -96,9 +96,7 @@ def test_a_rejection_says_what_is_needed_what_there_is_and_what_to_change() -> N
     problem = AttentionTable.of(PREFILL)
     config = ConfigTable.of([TileConfig(48, 128, num_stages=9)])
     ((power, smem),) = rejections(attention_limits(problem, config, load_gpu("l40s")), 1)
-    assert str(power) == (
-        "block_m as a power of two: needs 48, limit 32; set block_m to a power of two"
-    )
+    assert str(power) == ("block_m is 48, no power of two; use 32 or 64")
     assert (smem.needed, smem.available) == (8 * 65536, 101376)
     assert "num_stages" in smem.change
 
