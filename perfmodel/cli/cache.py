@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.cli.options import CacheFolder
+from perfmodel.wording import counted
 
 if TYPE_CHECKING:
     from tuner.store.schema import Table
@@ -114,7 +115,7 @@ def export_rows(
         for line in export_lines(_store(cache)):
             file.write(line + "\n")
             count += 1
-    typer.echo(f"wrote {count:,} rows to {out}")
+    typer.echo(f"wrote {counted(count, 'row')} to {out}")
 
 
 @app.command("import")
@@ -164,7 +165,7 @@ def clear(
     if not yes:
         typer.confirm(f"remove all rows of {len(hashes)} kernels in {store.path}?", abort=True)
     gone = sum(store.clear(table, {"kernel": name}) for table in TABLES for name in hashes)
-    typer.echo(f"removed {gone:,} rows")
+    typer.echo(f"removed {counted(gone, 'row')}")
 
 
 @app.command()
@@ -178,7 +179,7 @@ def release(cache: CacheFolder = None, kernel: Kernel = None) -> None:
         typer.echo(f"kernel {row['kernel'][:12]}  {_device(row)}  {row['config']}")
         typer.echo(f"  {row['reason']}")
     gone = sum(store.clear(QUARANTINE, {"kernel": k}) for k in {row["kernel"] for row in rows})
-    typer.echo(f"released {gone:,} configurations")
+    typer.echo(f"released {counted(gone, 'configuration')}")
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfmodel.cli.progress import show_progress
+from perfmodel.wording import counted
 
 if TYPE_CHECKING:
     from perfmodel.hardware.gpu import Gpu
@@ -63,8 +64,8 @@ def calibrate(
     output = Output(work)
     plan.save(output.folder / "plan.json")
     typer.echo(
-        f"{target.name}: {len(plan.problems)} problems, {len(plan.items):,} measurements, "
-        f"about {plan.seconds / 60:.1f} minutes"
+        f"{target.name}: {counted(len(plan.problems), 'problem')}, "
+        f"{counted(len(plan.items), 'measurement')}, about {plan.seconds / 60:.1f} minutes"
     )
     bench = open_bench(device, plan)
     try:

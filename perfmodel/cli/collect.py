@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.wording import counted
+
 if TYPE_CHECKING:
     from tuner.collect.check import CheckReport
     from tuner.collect.heartbeat import Progress
@@ -185,8 +187,8 @@ def merge_command(
     schema.write(frame, table, info)
     ok = int((frame["outcome"] == "ok").sum())
     typer.echo(
-        f"wrote {table}: {len(frame):,} rows of {len(merged.shards):,} shards, {ok:,} that ran; "
-        f"{merged.duplicates:,} measured twice, {len(merged.missing):,} missing"
+        f"wrote {table}: {counted(len(frame), 'row')} of {counted(len(merged.shards), 'shard')}, "
+        f"{ok:,} that ran; {merged.duplicates:,} measured twice, {len(merged.missing):,} missing"
     )
 
 
@@ -238,7 +240,7 @@ def publish_command(
     elif registry is not None:
         raise UsageError("--registry needs the entry's --name")
     done = publish(table, to, entry=entry, registry=registry)
-    typer.echo(f"wrote {done.where}: {done.rows:,} rows, {done.size_bytes / 1e6:.1f} MB, "
+    typer.echo(f"wrote {done.where}: {counted(done.rows, 'row')}, {done.size_bytes / 1e6:.1f} MB, "
                f"sha256 {done.sha256}")  # fmt: skip
     if done.entry is not None and registry is None:
         typer.echo(done.entry)
@@ -262,7 +264,7 @@ def _run_here(plan: Plan, out: str, index: int, count: int, device: str) -> None
     finally:
         bench.close()
     typer.echo(
-        f"{done.shard}: {done.total:,} rows, {done.measured:,} measured now in "
+        f"{done.shard}: {counted(done.total, 'row')}, {done.measured:,} measured now in "
         f"{duration(done.seconds)}, {done.failed:,} of them failed"
     )
 
@@ -307,8 +309,9 @@ def _run_fleet(
         with _progress(_Remembered()) as tell:
             fleet = run_on_ray(plan, out, device=device, workers=workers, tell=tell)
         typer.echo(
-            f"{out}: {fleet.total:,} rows, {fleet.measured:,} measured now by {fleet.workers:,} "
-            f"workers; {fleet.lost:,} workers lost, {fleet.requeued:,} pieces given out again"
+            f"{out}: {counted(fleet.total, 'row')}, {fleet.measured:,} measured now by "
+            f"{counted(fleet.workers, 'worker')}; {counted(fleet.lost, 'worker')} lost, "
+            f"{counted(fleet.requeued, 'piece')} given out again"
         )
     elif on == "slurm":
         from tuner.collect.fleet_slurm import submit  # noqa: PLC0415 - as above
@@ -363,8 +366,10 @@ def _print_plan(plan: Plan, out: Path) -> None:
 
     found = counts(plan)
     origin, why = found["origin"], found["why"]
-    typer.echo(f"{plan.gpu}: {len(plan.problems):,} problems, {len(plan.items):,} measurements, "
-               f"about {plan.seconds / 60:.1f} GPU minutes")  # fmt: skip
+    typer.echo(
+        f"{plan.gpu}: {counted(len(plan.problems), 'problem')}, "
+        f"{counted(len(plan.items), 'measurement')}, about {plan.seconds / 60:.1f} GPU minutes"
+    )
     if set(found["kernel"]) != {"gemm"}:
         typer.echo(f"  kernels:  {_counted(found['kernel'])}")
     typer.echo(f"  problems: {_counted(origin)}")
@@ -387,16 +392,16 @@ def _print_check(report: CheckReport) -> None:
 
     state = "whole and sound" if report.sound else "not whole" if report.missing else "not sound"
     typer.echo(f"{state}: {report.measured:,} of {report.planned:,} measured, "
-               f"{report.duplicates:,} twice, {report.torn_shards:,} shards end torn")  # fmt: skip
+               f"{report.duplicates:,} twice, {report.torn_shards:,} torn at the end")  # fmt: skip
     typer.echo("outcomes: " + ", ".join(f"{k} {v:,}" for k, v in report.outcomes.items()))
     for reason, rows in report.reasons.items():
         typer.echo(f"  {rows:,} x {reason}")
     for gate, rows in report.gates.items():
         if rows:
-            typer.echo(f"  {rows:,} rows dropped by {gate}")
+            typer.echo(f"  {counted(rows, 'row')} dropped by {gate}")
     typer.echo(
         f"spread: median {percent(report.spread_median)}, p90 {percent(report.spread_p90)}; "
-        f"{report.noisy:,} rows above 10 %"
+        f"{counted(report.noisy, 'row')} above 10 %"
     )
     typer.echo(f"clocks: known of {report.clocks_known:,} rows, {report.throttled:,} throttled")
     if report.flags:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.cli.options import CacheFolder
+from perfmodel.wording import counted
 
 if TYPE_CHECKING:
     from perfmodel.dataset.pull import Advance
@@ -73,7 +74,7 @@ def pull(
     from perfmodel.dataset.registry import find  # noqa: PLC0415 - as above
 
     records = []
-    for dataset in [find(name) for name in dict.fromkeys(names)]:
+    for dataset in {entry.name: entry for entry in map(find, names)}.values():
         with _progress(dataset) as advance:
             done = pull_dataset(
                 dataset.name, mirror=mirror, cache=cache, force=force, wheel=wheel, advance=advance
@@ -203,7 +204,8 @@ def _gate_line(report: dict[str, Any]) -> str:
     ok = report["outcomes"].get("ok", 0)
     return (
         f"  {report['raw_rows']:,} source rows, {report['rows']:,} distinct, {ok:,} that ran; "
-        f"gates dropped {report['repeats_dropped']:,} repeats and {dropped:,} rows"
+        f"gates dropped {counted(report['repeats_dropped'], 'repeat')} and "
+        f"{counted(dropped, 'row')}"
     )
 
 
@@ -214,14 +216,14 @@ def _print_report(name: str, report: dict[str, Any], gates: Any, marks: Any) -> 
     typer.echo(f"  outcomes: {outcomes}")
     for mark, rows in report["rows_flagged"].items():
         if rows:
-            typer.echo(f"  {rows:,} rows marked {mark}: {marks[mark]}")
+            typer.echo(f"  {counted(rows, 'row')} marked {mark}: {marks[mark]}")
     for table in report["suspect_tables"]:
         counts = report["impossible_by_table"][table]
         typer.echo(
             f"  suspect: {table}, {counts['impossible']:,} of {counts['rows']:,} rows impossible"
         )
     for reason, rows in report["unchecked_rows"].items():
-        typer.echo(f"  {rows:,} rows without a physical bound: {reason}")
+        typer.echo(f"  {counted(rows, 'row')} without a physical bound: {reason}")
     _table(
         ["gate", "refuses", "values dropped", "rows dropped"],
         [

@@ -9,6 +9,7 @@ import typer
 
 from perfmodel.cli.options import CacheFolder
 from perfmodel.cli.progress import show_progress
+from perfmodel.wording import counted
 
 app = typer.Typer(no_args_is_help=True, help="Train a model from imported measurements.")
 
@@ -130,7 +131,7 @@ def tiles(
         model = tile_training_data.train_tiles(family, cache, tell)
     save_tile_preference(model, target)
     for source in model.manifest.sources:
-        typer.echo(f"trained on {source['problems']:,} problems of {source['name']}")
+        typer.echo(f"trained on {counted(source['problems'], 'problem')} of {source['name']}")
     typer.echo("a winner among the first, of problems held out (folds grouped by shape):")
     for k, share in model.manifest.accuracy["hit"].items():
         typer.echo(f"  first {k:>2}  {100 * share:5.1f} %")
@@ -172,7 +173,7 @@ def _adapt(table: Path, model: Path | None, target: Path) -> None:
     artifact.save_adaptation(adapted, target)
     for gpu, gain in gains.items():
         typer.echo(
-            f"{gpu}, {gain.problems} problems, each held out in turn: "
+            f"{gpu}, {counted(gain.problems, 'problem')}, each held out in turn: "
             f"error {100 * gain.error_before:.1f} % -> {100 * gain.error_after:.1f} %, "
             f"pick {gain.pick_before:.3f} -> {gain.pick_after:.3f} of the best"
         )

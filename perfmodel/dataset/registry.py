@@ -120,17 +120,20 @@ def load_registry(path: Path | None = None) -> dict[str, Dataset]:
 
 
 def find(name: str, registry: Mapping[str, Dataset] | None = None) -> Dataset:
-    """Return the entry called ``name``.
+    """Return the entry called ``name``, or the one that a table of that name comes from.
 
     Raises:
         DataError: no such entry; the message lists the names.
     """
     known = load_registry() if registry is None else registry
-    if name not in known:
+    tables = {table: dataset for dataset in known.values() for table in dataset.table_names}
+    found = known.get(name) or tables.get(name)
+    if found is None:
         raise DataError(
-            f"unknown dataset {name!r}{closest(name, known)}; use one of: {', '.join(known)}"
+            f"unknown dataset {name!r}{closest(name, [*known, *tables])}; "
+            f"use one of: {', '.join(known)}"
         )
-    return known[name]
+    return found
 
 
 def find_table(name: str, registry: Mapping[str, Dataset] | None = None) -> Dataset:

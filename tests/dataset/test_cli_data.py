@@ -43,7 +43,7 @@ def test_list_before_anything_is_imported(world: Any) -> None:
 def test_pull_tells_what_came_and_what_was_dropped(world: Any) -> None:
     output = pull_both(world)
     assert "sample-mm: imported" in output
-    assert "7 source rows, 4 distinct, 3 that ran; gates dropped 1 repeats and 0 rows" in output
+    assert "7 source rows, 4 distinct, 3 that ran; gates dropped 1 repeat and 0 rows" in output
     assert "sample-mm: already imported" in pull_both(world)
 
 

@@ -61,6 +61,11 @@ def test_spaces_are_quoted_in_the_address_and_kept_in_the_mirror(tmp_path: Path)
     assert file.name == "a b.txt"
 
 
+def test_a_table_of_several_names_its_entry() -> None:
+    assert find("aiconfigurator-gemm") == find("aiconfigurator-moe")
+    assert find("aiconfigurator-gemm").name == "aiconfigurator"
+
+
 def test_an_unknown_name_offers_the_closest() -> None:
     with pytest.raises(DataError, match="did you mean 'autoheuristic-mm'"):
         find("autoheuristic_mm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,28 @@ def test_what_cannot_run_is_refused_with_one_that_can(analytic: Predictor) -> No
     assert analytic.predict(PREFILL, "l40s", changed).latency_us > 0
     with pytest.raises(IllegalConfigError, match="none of 1 can run"):
         analytic.rank(PREFILL, "l40s", [TileConfig(128, 128, num_warps=8, num_stages=9)])
+
+
+def test_where_none_of_many_fits_each_limit_is_counted_and_the_nearest_is_told(
+    analytic: Predictor,
+) -> None:
+    with pytest.raises(IllegalConfigError) as refused:
+        analytic.rank(Attention(1, 128, q_heads=8, head_dim=4096, dtype="fp16"), "t4")
+    text = str(refused.value)
+    assert text.startswith("no usable config: none of ")
+    assert " break shared memory per block in bytes: the least needs 262,144, limit 65,536" in text
+    assert "\n  the nearest is 16x16 w8 s1 (shared memory" in text
+    assert len(text) < 500
+
+
+def test_parameters_that_attention_does_not_read_are_named(analytic: Predictor) -> None:
+    problem = Attention(4, 512, q_heads=8, head_dim=64)
+    of_gemm = TileConfig(64, 64, block_k=32, group_m=4, num_warps=4)
+    plain = replace(of_gemm, block_k=64, group_m=8)
+    found, wanted = (analytic.predict(problem, "h100-sxm5", c) for c in (of_gemm, plain))
+    assert found.latency_us == wanted.latency_us
+    assert any("left out: block_k=32, group_m=4;" in note for note in found.notes)
+    assert not any("left out" in note for note in wanted.notes)
 
 
 def test_a_device_without_the_type_is_named(analytic: Predictor) -> None:

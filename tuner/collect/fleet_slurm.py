@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import NotInstalledError, UsageError
+from perfmodel.wording import counted
 from tuner.collect.bench import absolute_address
 from tuner.collect.plan_file import Plan, load_plan
 
@@ -46,7 +47,7 @@ class ShardJob:
             )  # fmt: skip
         finally:
             bench.close()
-        return f"{done.shard.name}: {done.total:,} rows, {done.measured:,} measured now"
+        return f"{done.shard.name}: {counted(done.total, 'row')}, {done.measured:,} measured now"
 
     def checkpoint(self, *_: Any, **__: Any) -> Any:
         """Return what submitit queues when the job is preempted or out of time: the same again."""

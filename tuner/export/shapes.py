@@ -44,7 +44,7 @@ def shape_fields(family: str) -> tuple[str, ...]:
 
 
 def read_shapes(path: Path, family: str) -> list[Shape]:
-    """Return the shapes of a file, in its order; ``tokens`` may list several numbers.
+    """Return the shapes of a file, each once, in its order; ``tokens`` may list several numbers.
 
     Raises:
         DataError: the file cannot be read, or holds no shape.
@@ -59,7 +59,7 @@ def read_shapes(path: Path, family: str) -> list[Shape]:
             raise type(error)(f"{path}, {place}: {error}") from None
     if not shapes:
         raise DataError(f"{path} has no shapes; give at least one row of {_names(family)}")
-    return shapes
+    return list(dict.fromkeys(shapes))
 
 
 def _shapes(row: Mapping[str, Any], family: str) -> Iterator[Shape]:

@@ -90,7 +90,8 @@ class Nvml:
         except Exception as error:  # the binding's own class, or what its loading raises
             raise NoDeviceError(
                 f"NVML does not start ({_reason(error)}), so there is no NVIDIA driver to measure "
-                "on; `collect plan`, `compile`, `merge`, `check` and `publish` need none"
+                "on; `collect plan`, `compile`, `merge`, `check` and `publish` need none, and "
+                "--device replay:TABLE.parquet rehearses on recorded times"
             ) from error
 
     def count(self) -> int:

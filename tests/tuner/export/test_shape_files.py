@@ -26,6 +26,10 @@ def test_csv_and_json_lines(tmp_path: Path) -> None:
     assert [s.problem for s in shapes(tmp_path, lines, name="s.jsonl")] == expected
 
 
+def test_a_shape_that_stands_there_twice_is_one(tmp_path: Path) -> None:
+    assert len(shapes(tmp_path, "m,n,k,dtype\n16,32,64,bf16\n8,32,64,bf16\n16,32,64,bf16\n")) == 2
+
+
 def test_other_families(tmp_path: Path) -> None:
     text = "q_len,q_heads,head_dim,dtype,kv_len,causal\n1,32,128,bf16,4096,true\n"
     (found,) = shapes(tmp_path, text, "attention")

@@ -16,6 +16,7 @@ from perfmodel.dataset import schema
 from perfmodel.dataset.outcome import Outcome
 from perfmodel.errors import DataError, PerfmodelError
 from perfmodel.files import atomic_path
+from perfmodel.wording import counted
 from tuner.collect.merge import Merged, gather, table_of
 from tuner.collect.plan_file import load_plan
 from tuner.collect.session.correctness import read_lines
@@ -167,7 +168,7 @@ def _parts(
         for name in names:
             (out / name).unlink()
     raise DataError(
-        f"{count:,} rows of {stem} take more than {FILE_BYTES_MAX / 1e6:.0f} MB a file in "
+        f"{counted(count, 'row')} of {stem} take more than {FILE_BYTES_MAX / 1e6:.0f} MB a file in "
         f"{FILES_MAX - others} files; measure less at a time"
     )
 
@@ -215,7 +216,7 @@ def _first_predictions(merged: Merged) -> list[str]:
     error = np.abs(pairs[:, 0] / pairs[:, 1] - 1)
     notes = [
         f"predictions before any of this was known: median error {100 * np.median(error):.1f} % "
-        f"over {len(pairs):,} rows of {len(by_problem):,} problems"
+        f"over {counted(len(pairs), 'row')} of {len(by_problem):,} problems"
     ]
     shares = [
         min(measured for _, measured in found) / picked[problem]
@@ -225,6 +226,6 @@ def _first_predictions(merged: Merged) -> list[str]:
     if shares:
         notes.append(
             f"the predictor's first pick reached on average {np.mean(shares):.3f} of the best "
-            f"measured speed, over {len(shares):,} problems"
+            f"measured speed, over {counted(len(shares), 'problem')}"
         )
     return notes
