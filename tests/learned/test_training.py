@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +14,14 @@ from perfmodel.errors import DataError
 from perfmodel.hardware.catalog import load_gpu
 from perfmodel.launches import gemm_launches
 from perfmodel.learned.artifact import load_model, save_model
-from perfmodel.learned.booster import TrainSpec, fit_heads, fit_trees, near_best_weight, scaled
+from perfmodel.learned.booster import (
+    Loss,
+    TrainSpec,
+    fit_heads,
+    fit_trees,
+    near_best_weight,
+    scaled,
+)
 from perfmodel.learned.coverage import TRUST_PER_STEP, Coverage
 from perfmodel.learned.feature_table import FeatureTable
 from perfmodel.learned.features import gemm_columns
@@ -150,6 +158,19 @@ def test_the_best_time_is_that_of_the_same_problem() -> None:
     for problem in range(6):
         rows = table.problem == problem
         assert (table.best_s()[rows] == table.latency_s[rows].min()).all()
+
+
+def test_wild_timings_move_robust_losses_less() -> None:
+    features = np.zeros((1000, 1), dtype=np.float32)
+    target = np.where(np.arange(1000) % 10 == 0, 3.0, 0.1)  # one in ten
+    answers = {}
+    for loss in get_args(Loss):
+        spec = TrainSpec("t", 200, 0, depth=2, learning_rate=0.3, subsample=1.0, loss=loss)
+        forest = fit_trees(features, target, np.ones(1000), spec, spec.time_trees)
+        answers[loss] = float(forest.predict(features[:1])[0])
+    assert answers["squared"] == pytest.approx(np.mean(target), abs=0.01)
+    assert answers["absolute"] == pytest.approx(np.median(target), abs=0.01)
+    assert answers["huber"] == pytest.approx(np.median(target), abs=0.05)
 
 
 def test_a_rough_look_has_at_least_one_tree_of_each_kind() -> None:
