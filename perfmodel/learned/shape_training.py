@@ -40,6 +40,8 @@ DEVICE_SPEC = TrainSpec(
     "device", 200, 0, depth=8, learning_rate=0.1, columns_per_tree=0.5, rows_per_leaf=5.0
 )
 
+FP8_DEVICE_SPEC = replace(DEVICE_SPEC, name="fp8-device", loss="huber", huber=0.05)
+
 ATTENTION_DEVICE_SPEC = TrainSpec(
     "attention-device",
     250,
@@ -123,7 +125,7 @@ def device_spec(family: str, dtype: str) -> TrainSpec:
         return MOE_DEVICE_SPEC
     if family in ("prefill", "decode"):
         return ATTENTION_DEVICE_SPEC
-    return GEMM_DEVICE_SPEC if (family, dtype) == ("gemm", "bf16") else DEVICE_SPEC
+    return GEMM_DEVICE_SPEC if dtype == "bf16" else FP8_DEVICE_SPEC
 
 
 def fit_shape(
