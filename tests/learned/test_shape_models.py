@@ -10,6 +10,7 @@ import pytest
 
 from perfmodel.errors import DataError, ModelFileError, SchemaMismatchError
 from perfmodel.hardware.catalog import load_gpu
+from perfmodel.learned.artifact import write_pair
 from perfmodel.learned.booster import scaled
 from perfmodel.learned.shape_artifact import load_shape_model, save_shape_model
 from perfmodel.learned.shape_features import backend_on
@@ -86,6 +87,29 @@ def test_a_saved_model_answers_alike(model: ShapeModel, rows: ShapeRows, tmp_pat
             again.for_device(gpu).log_correction(rows.features),
             model.for_device(gpu).log_correction(rows.features),
         )
+
+
+def test_trees_of_a_device_are_checked_when_it_is_asked_about(
+    model: ShapeModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.json"
+    save_shape_model(model, path)
+    again = load_shape_model("gemm", path)
+    assert sorted(again.devices) == sorted(model.devices)
+    assert "t4" not in again.devices
+    with pytest.raises(KeyError):
+        again.devices["t4"]
+    with np.load(path.with_suffix(".npz")) as opened:
+        arrays = dict(opened)
+    broken, sound = sorted(model.devices)[:2]
+    arrays[f"device/{broken}/roots"] = arrays[f"device/{broken}/roots"][1:]
+    text = json.loads(path.read_text())
+    write_pair({k: v for k, v in text.items() if not k.startswith("trees")}, arrays, path)
+    again = load_shape_model("gemm", path)
+    row = np.zeros((1, len(model.manifest.features)), dtype=np.float32)
+    assert np.isfinite(again.for_device(sound).log_correction(row)).all()
+    with pytest.raises(ModelFileError, match="not well formed"):
+        again.for_device(broken).log_correction(row)
 
 
 def test_a_model_of_other_features_or_another_family_is_refused(
