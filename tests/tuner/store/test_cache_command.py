@@ -87,7 +87,7 @@ def test_release_ends_the_quarantine_and_names_what_was_in_it(filled: Store, key
     assert main(["cache", "release"]) == 0
     out = capsys.readouterr().out
     assert "crashed (signal 6)" in out
-    assert "released 1 configurations" in out
+    assert "released 1 configuration" in out
     assert filled.quarantined(key) == {}
     assert len(filled.timings(key, "events-1")) == 3
 
