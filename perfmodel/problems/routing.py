@@ -128,11 +128,12 @@ def _whole_loads(wanted: Loads, total: int, most: int) -> tuple[int, ...]:
     whole = np.floor(loads)
     left = int(total - whole.sum())
     room = np.argsort(-(loads - whole), kind="stable")
-    for index in room[whole[room] < most][:left]:
-        whole[index] += 1
-    for index in range(len(whole)):  # shares of zero leave the rest unplaced
-        add = min(most - whole[index], total - whole.sum())
-        whole[index] += max(add, 0)
+    whole[room[whole[room] < most][:left]] += 1
+    left = int(total - whole.sum())
+    for index in range(len(whole) if left else 0):  # shares of zero leave the rest unplaced
+        add = max(min(most - whole[index], left), 0)
+        whole[index] += add
+        left -= add
     return tuple(int(v) for v in np.sort(whole)[::-1])
 
 
@@ -145,11 +146,10 @@ def _binomial_quantiles(tokens: int, chance: float, experts: int) -> Loads:
     counts = np.arange(low, high + 1, dtype=np.float64)
     if chance >= 1.0:
         return np.full(experts, float(tokens))
-    log_chance = np.array(
-        [math.lgamma(tokens + 1) - math.lgamma(c + 1) - math.lgamma(tokens - c + 1) for c in counts]
-    )
-    log_chance += counts * math.log(chance) + (tokens - counts) * math.log1p(-chance)
-    below = np.cumsum(np.exp(log_chance))
+    # Each count's chance is the one's before times this; the scale of all makes no odds.
+    steps = np.log((tokens - counts[1:] + 1.0) / counts[1:]) + math.log(chance / (1.0 - chance))
+    log_chance = np.concatenate([[0.0], np.cumsum(steps)])
+    below = np.cumsum(np.exp(log_chance - log_chance.max()))
     middles = (np.arange(experts) + 0.5) / experts * below[-1]
     return np.asarray(counts[np.searchsorted(below, middles)])
 
