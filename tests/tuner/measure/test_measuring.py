@@ -114,7 +114,7 @@ def test_do_bench_is_called_as_triton_calls_it() -> None:
         ([0.0], (0.0,)),
         (object(), ()),
     ],
-    ids=repr,
+    ids=lambda value: "object" if type(value) is object else repr(value),
 )
 def test_whatever_do_bench_returns_becomes_samples(
     returned: Any, samples: tuple[float, ...]
