@@ -126,7 +126,7 @@ def find(name: str, registry: Mapping[str, Dataset] | None = None) -> Dataset:
         DataError: no such entry; the message lists the names.
     """
     known = load_registry() if registry is None else registry
-    tables = {table: dataset for dataset in known.values() for table in dataset.table_names}
+    tables = _by_table(known)
     found = known.get(name) or tables.get(name)
     if found is None:
         raise DataError(
@@ -143,7 +143,7 @@ def find_table(name: str, registry: Mapping[str, Dataset] | None = None) -> Data
         DataError: no such table; the message lists the names.
     """
     known = load_registry() if registry is None else registry
-    tables = {table: dataset for dataset in known.values() for table in dataset.table_names}
+    tables = _by_table(known)
     if name in tables:
         return tables[name]
     if name in known:
@@ -154,6 +154,10 @@ def find_table(name: str, registry: Mapping[str, Dataset] | None = None) -> Data
     raise DataError(
         f"unknown dataset {name!r}{closest(name, tables)}; use one of: {', '.join(tables)}"
     )
+
+
+def _by_table(known: Mapping[str, Dataset]) -> dict[str, Dataset]:
+    return {table: dataset for dataset in known.values() for table in dataset.table_names}
 
 
 def _dataset(name: str, entry: Mapping[str, Any], where: str) -> Dataset:

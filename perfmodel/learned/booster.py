@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,6 @@ from perfmodel.learned.forest import Forest
 Floats = NDArray[np.float64]
 Progress = Callable[[float], None]
 """Called with the share that is done, 0 to 1."""
-
-Loss = Literal["squared", "absolute", "huber"]
-_OBJECTIVES: Mapping[Loss, str] = {
-    "squared": "reg:squarederror",
-    "absolute": "reg:absoluteerror",
-}
-"""xgboost's own names; its pseudo-Huber error overshoots where errors are several slopes wide."""
 
 SEED = 20_240_814
 BAG_SEED = 1_000
@@ -42,8 +35,8 @@ class TrainSpec:
     With ``bags`` the time trees are that many forests, each grown with its own draws of rows and
     columns, and their mean answers: what one forest makes up where data is thin, another does not.
 
-    ``loss`` is what they minimise: the squared error; the absolute one, which a few wild timings
-    move less; or the squared error up to ``huber`` log units and the absolute one past it.
+    They minimise the squared error; with ``huber`` only up to so many log units, and past them the
+    absolute one, which a few wild timings move less.
     """
 
     name: str
@@ -61,8 +54,7 @@ class TrainSpec:
     rank_pairs: int = 6
     bags: int = 1
     seed: int = SEED
-    loss: Loss = "squared"
-    huber: float = 0.05
+    huber: float | None = None
 
 
 SHIPPED = TrainSpec(
@@ -160,7 +152,7 @@ def fit_trees(
 ) -> Forest:
     """Grow ``trees`` regression trees; the same rows give the same trees.
 
-    They minimise the loss of ``spec``, or with ``quantile`` estimate that quantile of the target.
+    They minimise the error that ``spec`` says, or estimate that ``quantile`` of the target.
     """
     xgboost = _xgboost()
     parameters = _parameters(spec) | {
@@ -170,19 +162,18 @@ def fit_trees(
             else np.quantile(target, quantile)
         )
     }
-    if quantile is None:
-        parameters |= {"objective": _OBJECTIVES.get(spec.loss, "reg:squarederror")}
-    else:
+    if quantile is not None:
         parameters |= {"objective": "reg:quantileerror", "quantile_alpha": quantile}
     data = xgboost.DMatrix(features, target, weight=weight, nthread=parameters["nthread"] or None)
-    loss = _huber(spec.huber) if quantile is None and spec.loss == "huber" else None
+    loss = None if quantile is not None or spec.huber is None else _huber(spec.huber)
     return _grow(parameters, data, trees, progress, loss)
 
 
 def _huber(slope: float) -> Callable[[Floats, Any], tuple[Floats, Floats]]:
     """Return the gradient of Huber's loss and the curvature of the parabola that bounds it.
 
-    Steps by that curvature never raise the loss (Huber and Ronchetti, Robust Statistics, 7.8).
+    Steps by that curvature never raise the loss (Huber and Ronchetti, Robust Statistics, 7.8);
+    those of xgboost's own pseudo-Huber error overshoot where errors are several slopes wide.
     """
 
     def loss(predicted: Floats, data: Any) -> tuple[Floats, Floats]:
